@@ -1,8 +1,8 @@
-"""Who may go now: limits, the line, and how long it takes. Pure: times are arguments.
+"""Admission: which requests may start, which wait in the queue, which are refused.
 
-What a request costs is tokens: its prompt's and an estimate of its answer's, which is what
-may come at most, or half as much again as this key's answers had lately if that is less. An
-answer that grows beyond its estimate is booked as it grows.
+A request counts as tokens: its prompt's and an estimate of its answer's. That is the most it
+may have, or 1.5 times the recent mean of its key's answers if that is less. An answer that
+exceeds its estimate is counted as it grows. Pure: times are arguments.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ CHOICES, TOKENS = attrgetter("choices"), attrgetter("tokens")
 
 @dataclass(slots=True)
 class Admission:
-    """Holds no request for longer than it is at work or in line; see `Entry` for times."""
+    """Knows the requests that run and those in the queue; see `QueueEntry` for times."""
 
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     key_limits: KeyLimits = field(default_factory=KeyLimits)  # of keys without their own
@@ -50,15 +50,15 @@ class Admission:
     refused: Counter[str] = field(default_factory=Counter)
     _keys: dict[str, LoadInUse] = field(default_factory=dict)
     _answers: dict[str, float] = field(default_factory=dict)
-    _pace: float | None = None  # tokens per second and choice, lately
-    _prompt_s: float | None = None  # until a choice's first token, lately
+    _pace: float | None = None  # recent tokens per second and choice
+    _prompt_s: float | None = None  # recent seconds until a choice's first token
 
     def __post_init__(self) -> None:
-        """Nothing is at work yet."""
+        """Nothing runs yet."""
         self.pools = NodePools(self.limits)
 
     def limits_of(self, who: ApiCaller) -> KeyLimits:
-        """Its own, or else those of all keys."""
+        """The key's own limits, or else the proxy's for all keys."""
         return who.limits or self.key_limits
 
     def estimate(self, name: str, most: int) -> int:
@@ -67,9 +67,9 @@ class Admission:
         return most if usual is None else min(most, int(usual * HEADROOM) + 1)
 
     def arrive(self, entry: QueueEntry, *, now: float, nodes: CountNodes) -> list[QueueEntry]:
-        """Take one in: it is among those that may go now, or else it is in line.
+        """Queue a new request; returns those that may start now, maybe with it among them.
 
-        Raises RateLimited, and then it is nowhere.
+        Raises RateLimited, and then it is not queued.
         """
         entry.arrived = now
         try:
@@ -81,7 +81,7 @@ class Admission:
         return self.admit_next(now=now, nodes=nodes)
 
     def check_wait(self, entry: QueueEntry, *, now: float, nodes: CountNodes) -> None:
-        """One that has just come has to wait; raises AdmissionRefused if it may not."""
+        """Check that a request that has to wait may; raises AdmissionRefused, and drops it."""
         hands = nodes(entry.model)
         wait_s = self.wait_s(entry, hands) or 0.0
         if refusal := self._refusal(entry, now, wait_s, hands):
@@ -90,18 +90,18 @@ class Admission:
             raise refusal
 
     def admit_next(self, *, now: float, nodes: CountNodes) -> list[QueueEntry]:
-        """Those that may go now, in their order; they are at work from then on."""
+        """Admit those that may start now, in order; from then on they count as running."""
         return list(self._admit(now, nodes))
 
     def withdraw(self, entry: QueueEntry, *, now: float) -> bool:
-        """It waits no longer, for a reason of its own; False if it did not."""
+        """Remove a request that gave up waiting; False if it was not in the queue."""
         waited = self.queue.remove(entry)
         if waited:
             self.rates.undo(entry, now=now)
         return waited
 
     def record_tokens(self, entry: QueueEntry, tokens: int, choice: int = 0) -> bool:
-        """So many more tokens of one of its choices; whether somebody else may go for that."""
+        """Count tokens of one of its choices; returns whether that made room for others."""
         entry.answered = True
         entry.produced += tokens
         beyond = entry.prompt_tokens + entry.produced - entry.tokens
@@ -113,12 +113,12 @@ class Admission:
         return self.pools.prompt_finished(entry, choice)
 
     def record_first_token(self, entry: QueueEntry, *, now: float) -> None:
-        """The prompt of one of its choices was at a prefill node until now."""
+        """Learn the time to first token: the prompt of one of its choices was run."""
         assert entry.began is not None
         self._prompt_s = _average(self._prompt_s, now - entry.began)
 
     def finish(self, entry: QueueEntry, *, now: float) -> None:
-        """It is at work no longer, however it ended."""
+        """A running request ended, in whatever way."""
         assert entry.began is not None
         self._book(entry, -entry.choices, -entry.tokens)
         self.pools.end(entry)
@@ -132,11 +132,11 @@ class Admission:
                 self._learn(entry.name, entry.produced)
 
     def wait_s(self, entry: QueueEntry, hands: NodeCounts) -> float | None:
-        """How long its turn is likely to take to come; None: nothing is known yet.
+        """Estimated seconds until a request may start; None: nothing is known yet.
 
-        All that is at work goes on at the pace of those that ended lately, and what it sets
-        free goes to those ahead, and then to this one. A key at its limit waits for its own,
-        and so does a model whose nodes are full.
+        Running requests are taken to go on at the recent pace, and to make room first for
+        those ahead. A key at its limit waits for its own requests, and a model whose nodes
+        are full for theirs.
         """
         waits = [self._pool_s(entry, one) for one in self.pools.full(entry, hands)]
         own = self._keys.get(entry.name)
@@ -149,7 +149,7 @@ class Admission:
         return max((one for one in waits if one is not None), default=None)
 
     def _pool_s(self, entry: QueueEntry, pool: PoolKey) -> float | None:
-        """Until there is room at these nodes: for prompts at the pace of first tokens."""
+        """Seconds until these nodes have room; for prompts by recent times to first token."""
         at_work = self.pools.choices_at(pool)
         if pool[0] is Role.PREFILL:
             if self._prompt_s is None:
@@ -160,14 +160,15 @@ class Admission:
         return self._paced_s(tokens, at_work)
 
     def _paced_s(self, tokens: float, choices: int) -> float | None:
-        """Until so many choices have made room for so many tokens."""
+        """Seconds until so many choices have made room for so many tokens."""
         return tokens / choices / self._pace if self._pace and choices else None
 
     def _admit(self, now: float, nodes: CountNodes) -> Iterator[QueueEntry]:
-        """Who is too large for what is free holds up those behind: it would never fit else.
+        """Admit in the queue's order. One too large for the free room blocks those behind,
+        or it would never fit.
 
-        Who waits for a model's nodes holds up nobody of other models, and who waits for its key
-        nobody of other keys.
+        One that waits for a model's nodes blocks no other model, one that waits for its key's
+        limit no other key.
         """
         while entry := self.queue.next(self._admissible(nodes)):
             if not self.in_use.fits(entry.choices, entry.tokens, self.limits.all):
@@ -180,7 +181,7 @@ class Admission:
             yield entry
 
     def _admissible(self, nodes: CountNodes) -> Callable[[QueueEntry], bool]:
-        """Whether an entry may go; to be asked of one after the other in their turn."""
+        """Whether an entry may start, as a predicate; to be called in the queue's order."""
         awaited = set[PoolKey]()
 
         def may(entry: QueueEntry) -> bool:
@@ -191,7 +192,7 @@ class Admission:
         return may
 
     def _learn(self, name: str, produced: int) -> None:
-        """So long were the answers to a request of this key."""
+        """Update the mean answer of this key."""
         self._answers[name] = _average(self._answers.pop(name, None), produced)
         if len(self._answers) > MOST_GUESSED:
             del self._answers[next(iter(self._answers))]

@@ -31,26 +31,26 @@ class AdmissionRefused(StreamFailed):
 
 
 class QueueFull(AdmissionRefused):
-    """Nobody may stand in line any more."""
+    """The queue is full."""
 
     reason = "queue_full"
 
 
 class ModelQueueFull(AdmissionRefused):
-    """Nobody may who waits for this model's nodes; others may."""
+    """The queue for this model's nodes is full."""
 
     reason = "model_queue_full"
 
 
 class KeyQueueFull(AdmissionRefused):
-    """Of this key nobody may; others may."""
+    """The queue of this key is full."""
 
     status = 429
     reason = "key_queue_full"
 
 
 class RateLimited(AdmissionRefused):
-    """The key has begun as much in the last minute as it may; `wait_s` is no guess."""
+    """The key has used up its minute; `wait_s` is exact."""
 
     status = 429
 
@@ -60,18 +60,18 @@ class RateLimited(AdmissionRefused):
 
 
 class RequestsPerMinute(RateLimited):
-    """Of requests."""
+    """The key's requests of this minute are used up."""
 
     reason = "requests_per_minute"
 
 
 class TokensPerMinute(RateLimited):
-    """Of tokens, of prompts and answers together."""
+    """The key's tokens of this minute, of prompts and answers together, are used up."""
 
     reason = "tokens_per_minute"
 
 
 class QueueWaitTooLong(AdmissionRefused):
-    """It would wait, or has waited, longer than it has time."""
+    """It would wait, or has waited, past its deadline."""
 
     reason = "deadline"

@@ -1,4 +1,4 @@
-"""The gate that requests wait at: admission with a clock and with somebody to wake."""
+"""The asynchronous side of admission: requests await their turn here."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ from proxy.admission.pools import CountNodes, NodeCounts
 from proxy.admission.queue import QueueEntry
 from proxy.timeline.exchange import HttpExchange, current
 
-LOOK_S = 0.1  # nodes come and go, and nobody says so
+LOOK_S = 0.1  # nodes join and leave without a notice to the gate
 ANYBODY = ApiCaller()
 NO_LIMITS = KeyLimits()
 NOBODY = NodeCounts()
@@ -32,25 +32,25 @@ BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 TIMEOUT = "timeout"
 
 caller: ContextVar[ApiCaller] = ContextVar("caller", default=ANYBODY)
-"""Who is being answered; set where keys are checked."""
+"""Whose request is being served; set where API keys are checked."""
 
 
 @dataclass(slots=True)
 class Waits:
-    """How long those have waited that were let in, and those that were not."""
+    """A histogram of waits, of admitted and refused requests."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """One that waits no longer."""
+        """Record a wait."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
 
 @dataclass(slots=True)
 class _AdmittedPass:
-    """One that is inside."""
+    """A request that was admitted, and is counted."""
 
     gate: "AdmissionGate"
     entry: QueueEntry
@@ -63,10 +63,10 @@ class _AdmittedPass:
 
 @dataclass(slots=True)
 class AdmissionGate:
-    """A Gate; `nodes` says how many there are that work can be shared among.
+    """A Gate; `nodes` counts the nodes of a model by role.
 
-    `timeout_s` is for requests that say nothing of their time. Whoever has no limit, on a
-    proxy that has none, is not even counted.
+    `timeout_s` is for requests without a timeout of their own. Where neither the key nor the
+    proxy has limits, requests are not counted.
     """
 
     admission: Admission = field(default_factory=Admission)
@@ -101,18 +101,18 @@ class AdmissionGate:
                 self._end(entry)
 
     def record_tokens(self, entry: QueueEntry, tokens: int, choice: int = 0) -> None:
-        """So many more tokens of a choice; the first of them make room for a prompt."""
+        """Count tokens of a choice; its first ones make room for another prompt."""
         if self.admission.record_tokens(entry, tokens, choice):
             self.admission.record_first_token(entry, now=self.clock())
             self._admit()
 
     def rate_limit_headers(self) -> Mapping[str, str]:
-        """The headers that say what is left of its minute to whoever is answered."""
+        """The caller's `x-ratelimit-*` headers."""
         who, admission = caller.get(), self.admission
         return admission.rates.headers(who, admission.limits_of(who), now=self.clock())
 
     async def run(self) -> None:
-        """Look for new nodes while somebody waits, until cancelled."""
+        """While requests wait, check for new nodes, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             self._nodes.clear()
@@ -120,7 +120,7 @@ class AdmissionGate:
                 self._admit()
 
     def _left_s(self, visit: AdmissionRequest, exchange: HttpExchange) -> float | None:
-        """Of its time, some has gone since it came: for its body, its model's text, its own."""
+        """Seconds left of its timeout, which counts from when the request was received."""
         timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
         return None if timeout_s is None else timeout_s - (self.clock() - exchange.received)
 
@@ -167,7 +167,7 @@ class AdmissionGate:
             del self._waiting[entry]
 
     def _give_up(self, entry: QueueEntry) -> None:
-        """Who was let in at the very moment it left gives its place to the next."""
+        """A request that stopped waiting leaves the queue, or ends if it was just admitted."""
         if entry.began is not None:
             self._end(entry)
         elif self.admission.withdraw(entry, now=self.clock()):
@@ -188,7 +188,7 @@ class AdmissionGate:
                 woken.set_result(None)
 
     def _count(self, model: ModelKey | None) -> NodeCounts:
-        """Not anew for each request: there may be a thousand nodes."""
+        """The nodes of a model by role, cached: there may be a thousand nodes."""
         if not self.admission.limits.of_nodes:
             return NOBODY
         if model not in self._nodes:
@@ -198,7 +198,7 @@ class AdmissionGate:
 
 @dataclass(frozen=True, slots=True)
 class GatedEmbedder:
-    """An Embedder whose calls wait at the gate."""
+    """An Embedder behind the gate."""
 
     embedder: Embedder
     gate: AdmissionGate

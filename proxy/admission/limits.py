@@ -1,4 +1,4 @@
-"""How much may be at work and in line at once, and begin in a minute: of all, a key, a node."""
+"""Limits on running and queued requests, and on rates: of the proxy, of keys, of nodes."""
 
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
@@ -16,13 +16,13 @@ Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 
 
 class LoadLimit(NamedTuple):
-    """Choices, and tokens, that may be at work at once; None: any number."""
+    """Choices, and tokens, that may run at once; None: any number."""
 
     requests: int | None = None
     tokens: int | None = None
 
     def times(self, nodes: int) -> "LoadLimit":
-        """Of so many nodes, each of which may have as much; without any: any number."""
+        """The limit of so many nodes together; without any node: any number."""
         return LoadLimit(_times(self.requests, nodes), _times(self.tokens, nodes))
 
 
@@ -30,13 +30,11 @@ UNLIMITED = LoadLimit()
 
 
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the owner of one key may have; None: as much as there is.
+    """The limits of one API key; None: no limit.
 
-    Requests at work are counted by their choices, those of a minute by calls; tokens are those
-    of prompts and answers together.
-    Of those who wait, each key has a share of what becomes free that grows with its
-    `weight`. `min_priority` is the most urgent that
-    its requests may be; what asks for less than that number is as urgent as that.
+    Running requests are counted by choices, those of a minute by calls; tokens are those of
+    prompts and answers together. In the queue each key has a fair share by its `weight`.
+    `min_priority`: a smaller (more urgent) priority of a request is raised to it.
     """
 
     max_requests: Amount | None = None
@@ -49,13 +47,13 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def at_work(self) -> LoadLimit:
-        """What may be at work at once."""
+        """What may run at once."""
         return LoadLimit(self.max_requests, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCaller:
-    """Who asks: the name of a key, never the key itself. None: the proxy's limits for keys."""
+    """The name of the caller's API key, never the key itself. `limits` None: the proxy's."""
 
     name: str = NOBODY
     limits: KeyLimits | None = None
@@ -63,12 +61,11 @@ class ApiCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """Those of the whole proxy, and of each node behind it; None: no limit.
+    """Limits of the whole proxy, and of each node; None: no limit.
 
-    A model's nodes may have as much as each of them may, times as many as there are: its decode
-    nodes of answers with their prompts, its prefill nodes of prompts that wait for their first
-    token, and the line of requests that wait for them. Which node gets a request is not
-    decided here: see proxy/routing/capacity.py.
+    A node's limit times the number of a model's nodes limits the model: `node` its answers with
+    their prompts, `prefill_node` its prompts before their first token, `node_queued` its part
+    of the queue. Which node gets a request is not decided here: see proxy/routing/capacity.py.
     """
 
     all: LoadLimit = UNLIMITED
@@ -79,16 +76,16 @@ class AdmissionLimits:
 
     @property
     def of_nodes(self) -> bool:
-        """Whether it matters how many nodes there are."""
+        """Whether any limit depends on the number of nodes."""
         return (self.node, self.prefill_node, self.node_queued) != (UNLIMITED, UNLIMITED, None)
 
     @property
     def none(self) -> bool:
-        """Whether nobody ever waits."""
+        """Whether no request ever waits."""
         return (self.all, self.node, self.prefill_node) == (UNLIMITED, UNLIMITED, UNLIMITED)
 
     def queued_for(self, nodes: int) -> int | None:
-        """How many may wait for so many nodes; without any: as many as in all."""
+        """How many requests may wait for so many nodes; None: no such limit."""
         return _times(self.node_queued, nodes)
 
 

@@ -1,8 +1,8 @@
-"""What is at work at each model's nodes: answers where they decode, prompts where they prefill.
+"""Load by model and role: answers at its decode nodes, prompts at its prefill nodes.
 
-A prompt is its prefill node's until the first token of its answer is there: it is run, and its
-KV is held there until it is fetched. Of a request that has several, each goes by itself, as if
-all were of one length. Pure.
+A prompt counts at prefill nodes until its answer's first token: it is run there, and its KV is
+held until it is fetched. Several prompts of one request count one by one, as if all had the
+same length. Pure.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from proxy.admission.queue import QueueEntry
 
 
 class NodeCounts(NamedTuple):
-    """How many nodes of each role a model's work can be shared among."""
+    """The number of a model's nodes by role."""
 
     decode: int = 0
     prefill: int = 0
@@ -28,13 +28,13 @@ PoolKey = tuple[Role, ModelKey | None]
 
 @dataclass(slots=True)
 class LoadInUse:
-    """Choices and the tokens of them and their prompts, of all or of a part."""
+    """Running choices, and the tokens of them and their prompts."""
 
     choices: int = 0
     tokens: int = 0
 
     def fits(self, choices: int, tokens: int, most: LoadLimit) -> bool:
-        """Whether so much more does; one that is larger than the limit goes alone."""
+        """Whether so much more fits; a request larger than the limit may run alone."""
         if not self.choices:
             return True
         if most.requests is not None and self.choices + choices > most.requests:
@@ -42,23 +42,23 @@ class LoadInUse:
         return most.tokens is None or self.tokens + tokens <= most.tokens
 
     def add(self, choices: int, tokens: int) -> None:
-        """Or take away."""
+        """Add, or with negative numbers remove."""
         self.choices += choices
         self.tokens += tokens
 
 
 @dataclass(slots=True)
 class NodePools:
-    """Of every model the nodes' share of what is at work."""
+    """The running load of each model's nodes, by role."""
 
     limits: AdmissionLimits
     _pools: dict[PoolKey, LoadInUse] = field(default_factory=dict)
 
     def have_room(self, entry: QueueEntry, hands: NodeCounts, awaited: set[PoolKey]) -> bool:
-        """Where one role has no node its limits hold up nobody.
+        """Whether all pools that a request needs have room. A role without nodes has no limit.
 
-        `awaited` are those that somebody waits for whose turn is before this one's: it gets
-        nothing of them. Those that are too full for it are added.
+        `awaited`: pools that requests before this one wait for, so this one may not use them.
+        Pools that are too full for this one are added.
         """
         wanted = _wanted(entry, hands)
         if not awaited.isdisjoint(wanted):
@@ -68,15 +68,15 @@ class NodePools:
         return not full
 
     def full(self, entry: QueueEntry, hands: NodeCounts) -> list[PoolKey]:
-        """Those that have no room for it."""
+        """The pools that have no room for it."""
         return [one for one in _wanted(entry, hands) if not self._fits(one, entry, hands)]
 
     def choices_at(self, pool: PoolKey) -> int:
-        """How many are at work there."""
+        """Running choices there."""
         return self._pools[pool].choices
 
     def begin(self, entry: QueueEntry, hands: NodeCounts) -> None:
-        """It goes to its nodes."""
+        """Count a request that starts."""
         entry.decodes, entry.unfinished_prompts = (
             _decodes(entry, hands),
             set(range(entry.choices)),
@@ -86,12 +86,12 @@ class NodePools:
             self._book(Role.DECODE, entry, entry.choices, entry.tokens)
 
     def grow(self, entry: QueueEntry, tokens: int) -> None:
-        """So many more than was thought."""
+        """Add tokens beyond the estimate."""
         if entry.decodes:
             self._book(Role.DECODE, entry, 0, tokens)
 
     def prompt_finished(self, entry: QueueEntry, choice: int) -> bool:
-        """The prompt of one of its choices is run; whether that was not known yet."""
+        """The prompt of a choice was run; False if that was known before."""
         if choice not in entry.unfinished_prompts:
             return False
         before = _prompt_tokens(entry)
@@ -100,7 +100,7 @@ class NodePools:
         return True
 
     def end(self, entry: QueueEntry) -> None:
-        """Nothing of it is at any node."""
+        """Stop counting a request that ended."""
         if entry.unfinished_prompts:
             self._book(
                 Role.PREFILL, entry, -len(entry.unfinished_prompts), -_prompt_tokens(entry)
@@ -128,7 +128,7 @@ class NodePools:
 def waiting_for(
     pool: PoolKey, weight: Callable[[QueueEntry], int]
 ) -> Callable[[QueueEntry], int]:
-    """The weight of those that wait for these nodes; of others, none."""
+    """A `weigh` that is 0 for requests that do not need this pool."""
     role, model = pool
 
     def weigh(entry: QueueEntry) -> int:
@@ -139,7 +139,7 @@ def waiting_for(
 
 
 def _decodes(entry: QueueEntry, hands: NodeCounts) -> bool:
-    """Vectors are made by prefill nodes, and elsewhere only where there is none."""
+    """Whether it needs a decode node: pooling does so only where there is no prefill node."""
     return not (entry.pooled and hands.prefill)
 
 
@@ -149,5 +149,5 @@ def _wanted(entry: QueueEntry, hands: NodeCounts) -> tuple[PoolKey, ...]:
 
 
 def _prompt_tokens(entry: QueueEntry) -> int:
-    """Of prompts that are not known to have been run."""
+    """The tokens of its prompts that were not run yet."""
     return entry.prompt_tokens * len(entry.unfinished_prompts) // entry.choices

@@ -1,9 +1,9 @@
-"""The line in which requests wait: urgency first, then fair shares of keys, then arrival.
+"""The queue of waiting requests: by priority, then fair shares of keys, then arrival.
 
 A smaller `priority` is more urgent, as in the engine. Between keys of equal urgency it is
 start-time fair queueing (Goyal, Vin, Cheng 1996): a key's virtual time grows by the tokens
-it is given, divided by its weight, and whoever's is the least comes next. Who comes back after
-a while begins where the others are, so nobody saves up. Pure.
+it is given, divided by its weight, and the key with the least is next. A key that comes back
+starts at the others' time, so idle keys save up nothing. Pure.
 """
 
 from bisect import bisect_left, insort
@@ -19,10 +19,10 @@ Lane = tuple[str, ModelKey | None, bool]
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """One request at the gate; `tokens` is an estimate that grows with what comes.
+    """One request, waiting or running; `tokens` is an estimate that grows with its answer.
 
-    `name` and `limits` are of the key it came with. Times are seconds of the caller's clock.
-    Without a `deadline` it waits as long as it takes.
+    `name` and `limits` are of its API key. Times are seconds of the caller's clock. Without a
+    `deadline` it waits without limit.
     """
 
     name: str
@@ -37,24 +37,20 @@ class QueueEntry:
     produced: int = 0
     answered: bool = False
     number: int = 0
-    charged: int = 0  # tokens, of its key's minute
-    model: ModelKey | None = None  # None: any node will do
-    pooled: bool = False  # there is no answer but a vector
-    unfinished_prompts: set[int] = field(
-        default_factory=set
-    )  # choices whose prompts are at prefill nodes
-    decodes: bool = False  # all of it counts at decode nodes
+    charged: int = 0  # tokens that were taken of its key's minute
+    model: ModelKey | None = None  # None: limits do not depend on nodes
+    pooled: bool = False  # a pooling request: it has no tokens to decode
+    unfinished_prompts: set[int] = field(default_factory=set)  # choices without a first token
+    decodes: bool = False  # it counts at decode nodes, too
 
     @property
     def lane(self) -> Lane:
-        """Where it stands: those of a key wait for each model's nodes apart, and so do answers
-        and vectors, which may be made at others.
-        """
+        """Its sub-queue: of one key, one model, and either generation or pooling."""
         return self.name, self.model, self.pooled
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Smaller goes first, among those of one lane."""
+        """The order within a lane: smaller first."""
         return self.priority, self.number
 
 
@@ -64,7 +60,7 @@ def _tokens(entry: QueueEntry) -> int:
 
 @dataclass(slots=True)
 class RequestQueue:
-    """Those that wait. A call costs no more than the number of lanes that they do in."""
+    """The waiting requests, in lanes. A call costs at most the number of lanes."""
 
     tokens: int = 0
     _length: int = 0
@@ -72,29 +68,29 @@ class RequestQueue:
     _time: float = 0.0
     _waiting: dict[Lane, list[QueueEntry]] = field(default_factory=dict)
     _times: dict[str, float] = field(default_factory=dict)
-    _most_times: int = FEW_TIMES  # before those that say nothing are looked for
+    _most_times: int = FEW_TIMES  # beyond it, virtual times that are past are dropped
 
     def __len__(self) -> int:
         return self._length
 
     def of(self, name: str) -> list[QueueEntry]:
-        """Who waits with this key."""
+        """The waiting requests of this key."""
         lanes = self._waiting.items()
         return [one for (key, *_), lane in lanes if key == name for one in lane]
 
     def waiting_for(self, model: ModelKey | None) -> int:
-        """How many wait for this model's nodes."""
+        """The number of requests that wait for this model's nodes."""
         return sum(len(lane) for (_, one, _), lane in self._waiting.items() if one == model)
 
     def push(self, entry: QueueEntry) -> None:
-        """Behind all of its lane that are as urgent."""
+        """Add a request behind all of its lane with the same priority."""
         entry.number, self._arrivals = self._arrivals, self._arrivals + 1
         insort(self._waiting.setdefault(entry.lane, []), entry, key=_rank)
         self._length += 1
         self.tokens += entry.tokens
 
     def remove(self, entry: QueueEntry) -> bool:
-        """Out of its place at once; False if it is in none."""
+        """Remove a request; False if it is not in the queue."""
         own = self._waiting.get(entry.lane, [])
         place = bisect_left(own, entry.rank, key=_rank)
         if place == len(own) or own[place] is not entry:
@@ -107,14 +103,14 @@ class RequestQueue:
         return True
 
     def next(self, may: Callable[[QueueEntry], bool]) -> QueueEntry | None:
-        """Who is to go next: the first that `may`, asked of each lane's first in turn. It stays
-        in line.
+        """The next request: of the heads of all lanes, the first that `may` start. It is not
+        removed.
         """
         firsts = sorted((own[0] for own in self._waiting.values()), key=self._turn)
         return next(filter(may, firsts), None)
 
     def charge(self, entry: QueueEntry, tokens: int) -> None:
-        """So many tokens were given to its key; less than nothing was given back."""
+        """Charge tokens to its key's virtual time; negative ones are a refund."""
         start = max(self._time, self._times.get(entry.name, 0.0))
         if tokens > 0:
             self._time = start
@@ -127,9 +123,7 @@ class RequestQueue:
     def ahead_of(
         self, entry: QueueEntry, weigh: Callable[[QueueEntry], int] = _tokens
     ) -> float:
-        """Tokens that are likely to be given to others before its turn comes, or what else is
-        to be weighed.
-        """
+        """Estimated tokens (or another `weigh`) of requests that start before this one."""
         of_keys = dict[str, list[QueueEntry]]()
         for (name, *_), lane in self._waiting.items():
             of_keys.setdefault(name, []).extend(lane)
@@ -146,7 +140,7 @@ class RequestQueue:
 def _before(
     others: list[QueueEntry], priority: int, share: float, weigh: Callable[[QueueEntry], int]
 ) -> float:
-    """All that is more urgent, and of what is as urgent no more than their fair share."""
+    """All of smaller priority numbers, and of the same number up to the key's fair share."""
     urgent = sum(weigh(one) for one in others if one.priority < priority)
     alike = sum(weigh(one) for one in others if one.priority == priority)
     return urgent + min(alike, share * others[0].limits.weight)

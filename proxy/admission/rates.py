@@ -1,10 +1,9 @@
-"""How much each key may begin in a minute, of requests and tokens. Pure: times are arguments.
+"""Rate limits of API keys, in requests and tokens per minute. Pure: times are arguments.
 
-A bucket fills steadily and holds a minute's worth, so that who was silent may come all at once
-and who goes on comes at the rate (the leaky bucket as a meter: Turner 1986). Tokens are an
-estimate when a request begins, and set right when it ends.
-
-Processes behind one port have such buckets each, and tell each other what was taken of them.
+A bucket fills steadily and holds a minute's worth: an idle key may send that at once, a busy
+one at the rate (the leaky bucket as a meter: Turner 1986). Tokens are an estimate when a request
+starts, corrected when it ends. Each proxy worker has its own buckets, and they exchange reports
+of what was taken.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,40 +20,40 @@ ROUNDING_S = 1e-6
 MOST_KEPT = 4096
 REQUESTS, TOKENS = "requests", "tokens"
 Limited = tuple[str, int, int, type[RateLimited]]
-BucketKey = tuple[str, str]  # a key's name, and what of it is counted
+BucketKey = tuple[str, str]  # a key's name, and "requests" or "tokens"
 
 
 @dataclass(slots=True)
 class Bucket:
-    """`level` may be less than nothing: what is larger than a minute is paid for later."""
+    """`level` may be negative: a request larger than a minute's worth is paid off later."""
 
     most: int
     level: float
     at: float
 
     def level_at(self, now: float) -> float:
-        """What is in it."""
+        """The level at a time."""
         return min(self.most, self.level + (now - self.at) * self.most / MINUTE_S)
 
     def take(self, amount: float, now: float) -> None:
-        """Or give back, which is less than nothing."""
+        """Take an amount; a negative one is given back."""
         self.level, self.at = min(self.most, self.level_at(now) - amount), now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Until there is so much in it, or until it is full."""
+        """Seconds until it holds so much, or is full."""
         return max(0.0, min(amount, self.most) - self.level_at(now)) * MINUTE_S / self.most
 
     def resize(self, most: int, now: float) -> None:
-        """Its size has changed."""
+        """Change its size."""
         self.level, self.at = min(self.level_at(now), most), now
         self.most = most
 
 
 class BucketReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one process tells the others of a bucket that is not full.
+    """What a worker reports to the others of a bucket that is not full.
 
-    It took `total` since `since`, when it began to count; `level` is what it thinks is left of
-    `most`, whoever has taken it.
+    The worker took `total` since `since`; `level` is its estimate of what is left of `most`,
+    with what others took.
     """
 
     name: str
@@ -67,9 +66,9 @@ class BucketReport(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class RateBuckets:
-    """The buckets of keys that have such limits; one that is full again may be forgotten.
+    """The buckets of keys with rate limits; full ones may be dropped.
 
-    Times are of one clock for all processes, in seconds; `since` is when this one began.
+    Times are seconds of a clock that all workers share; `since`: when this worker started.
     """
 
     since: float = 0.0
@@ -78,7 +77,7 @@ class RateBuckets:
     _heard: dict[str, dict[BucketKey, BucketReport]] = field(default_factory=dict)
 
     def begin(self, entry: QueueEntry, *, now: float) -> None:
-        """One request more; raises RateLimited, and then nothing was taken."""
+        """Take a request from its buckets; raises RateLimited, and then takes nothing."""
         wanted = list(_of(entry))
         for what, most, amount, refusal in wanted:
             wait_s = self._bucket(entry.name, what, most, now).wait_s(amount, now)
@@ -91,16 +90,16 @@ class RateBuckets:
         entry.charged = entry.tokens
 
     def end(self, entry: QueueEntry, *, now: float) -> None:
-        """It is over; what it took in the end is what counts."""
+        """Correct the estimate by the tokens that the request had."""
         self._take(entry, TOKENS, entry.prompt_tokens + entry.produced - entry.charged, now)
 
     def undo(self, entry: QueueEntry, *, now: float) -> None:
-        """It was never let in."""
+        """Give back all: the request was never admitted."""
         self._take(entry, REQUESTS, -1, now)
         self._take(entry, TOKENS, -entry.charged, now)
 
     def headers(self, who: ApiCaller, limits: KeyLimits, *, now: float) -> Mapping[str, str]:
-        """The headers by which OpenAI says how much is left, in their units."""
+        """OpenAI's `x-ratelimit-*` headers."""
         found = dict[str, str]()
         for what, most in _rates(limits):
             bucket = self._bucket(who.name, what, most, now)
@@ -110,7 +109,7 @@ class RateBuckets:
         return found
 
     def reports(self, *, now: float) -> list[BucketReport]:
-        """What others have to know of what was taken here; what is full again is forgotten."""
+        """Reports for the other workers; full buckets are dropped."""
         self._taken = {
             which: taken
             for which, taken in self._taken.items()
@@ -125,7 +124,7 @@ class RateBuckets:
         ]
 
     def apply_reports(self, sender: str, words: Iterable[BucketReport], *, now: float) -> None:
-        """What `tell` said at another process, the newest of it; it may not be every word."""
+        """Apply the newest `reports` of another worker; earlier ones may have been missed."""
         before = self._heard.get(sender, {})
         self._heard[sender] = {(word.name, word.what): word for word in words}
         for which, word in self._heard[sender].items():
@@ -135,11 +134,11 @@ class RateBuckets:
                 bucket.take(word.total - last.total, now)
             elif word.since >= self.since:
                 bucket.take(word.total, now)
-            elif not known:  # it is older than this process, and so are others' shares of it
+            elif not known:  # older than this worker, whose buckets lack what all others took
                 bucket.take(word.most - word.level, now)
 
     def _take(self, entry: QueueEntry, what: str, amount: float, now: float) -> None:
-        """Or give back; nothing where it has no such limit, or did not have it then."""
+        """Take or give back; nothing for a key without this limit."""
         which = entry.name, what
         if bucket := self._buckets.get(which):
             bucket.take(amount, now)
@@ -176,7 +175,7 @@ def _rates(limits: KeyLimits) -> Iterator[tuple[str, int]]:
 
 
 def _of(entry: QueueEntry) -> Iterator[Limited]:
-    """What it would take of which bucket, and what is said where that is too much."""
+    """What a request takes of each bucket, and the error if that is too much."""
     for what, most in _rates(entry.limits):
         if what == REQUESTS:
             yield what, most, 1, RequestsPerMinute

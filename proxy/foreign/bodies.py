@@ -1,10 +1,10 @@
-"""What a node of vLLM is asked, in the words of either of its endpoints. Pure.
+"""Request bodies for nodes of vLLM, for either of their endpoints. Pure.
 
-`/inference/v1/generate` takes and gives token ids. It is off by default there, so the same is
-asked of `/v1/completions`, with a prompt of token ids and `return_token_ids`. A leg that holds
-is not streamed: only a whole answer is sure to have `kv_transfer_params` in it.
+`/inference/v1/generate` takes and gives token ids. It is off by default there; then
+`/v1/completions` is called with a prompt of token ids and `return_token_ids`. A prefill leg is
+not streamed: only a whole answer is sure to have `kv_transfer_params`.
 
-UnsupportedByVllm   the request has what no node of vLLM can be told; `param` names it
+UnsupportedByVllm   the request has a parameter that vLLM does not have; `param` names it
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from engine.request import Request, Sampling
 from proxy.foreign.structural_tags import UnsupportedTag, without_extensions
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
-MOST_SEED = 2**63 - 1  # it reads a number with a sign, and -1 as none
+MOST_SEED = 2**63 - 1  # vLLM's seed is a signed number, and -1 means none
 STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours come to lie far apart
 OURS_ONLY = ("sample_index", "bad_words", "grammar_behind")
 
 Params = Mapping[str, object]
-"""What goes as `kv_transfer_params`."""
+"""The value of `kv_transfer_params`."""
 
 
 class UnsupportedByVllm(WireError):
-    """The request has what no node of vLLM can be told."""
+    """The request has a parameter that vLLM does not have."""
 
 
 def generate_body(request: Request, outer_id: str, params: Params | None, hold: bool) -> bytes:
@@ -59,10 +59,10 @@ def completion_body(
 
 
 def sampling_params(request: Request, hold: bool) -> dict[str, object]:
-    """What is still to come; a leg that holds is asked for one token.
+    """Sampling parameters for the tokens still missing; one token for a prefill leg.
 
-    It counts `min_tokens` from where a retry begins. It has no choices of one request, so each
-    is asked with a seed of its own. Raises UnsupportedByVllm.
+    vLLM counts `min_tokens` from where a retry begins. Each choice of a request is a request of
+    its own there, with its own seed. Raises UnsupportedByVllm.
     """
     sampling, done = request.sampling, len(request.generated)
     if sampling.bad_words:
@@ -81,7 +81,7 @@ def sampling_params(request: Request, hold: bool) -> dict[str, object]:
 
 
 def _structured_outputs(sampling: Sampling) -> dict[str, object]:
-    """A structural tag of ours, in their words; nothing for any other form."""
+    """A structural tag without our extensions; empty for any other grammar."""
     if sampling.grammar is None or sampling.grammar.kind != "structural_tag":
         return {}
     try:
@@ -96,7 +96,7 @@ def _seed(sampling: Sampling) -> int:
 
 
 def _shared(request: Request, params: Params | None, *, stream: bool) -> dict[str, object]:
-    """What is called the same in both, and left out where it says nothing."""
+    """Fields that both endpoints have; defaults are left out."""
     said: dict[str, object] = {"stream": stream}
     if request.cache_salt:
         said["cache_salt"] = request.cache_salt

@@ -1,8 +1,8 @@
-"""What `/v1/completions` of vLLM answers, as the events of a leg. Pure.
+"""Decodes answers of vLLM's `/v1/completions` as a leg's events. Pure.
 
-It is read as if `/inference/v1/generate` had said it: token ids, not text; the likeliest
-tokens by `token_id:N`, as `return_tokens_as_token_ids` has them; and their ranks follow from
-their order, as they are not told.
+They are converted to those of `/inference/v1/generate`: token ids, not text; the likeliest
+tokens are written `token_id:N`, due to `return_tokens_as_token_ids`; their ranks, which are
+missing, follow from their order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,8 +54,8 @@ _decoder = msgspec.json.Decoder(_Completion, strict=False)
 
 
 def decode_completion(frame: bytes, likeliest: int | None = None) -> Sequence[Event]:
-    """Read one SSE frame, or a whole answer; so many of the `likeliest` were asked for, all
-    of them with -1. Raises WireError.
+    """Decode one SSE frame, or a whole answer. `likeliest`: how many log-probabilities were
+    requested per token, -1: all. Raises WireError.
     """
     if len(frame) <= len(DONE) and frame.strip() == LAST_FRAME:
         return [EndEvent()]
@@ -85,7 +85,7 @@ def _choice(said: _Choice, likeliest: int | None) -> NodeChoice:
 
 
 def _content(said: _Logprobs, likeliest: int) -> NodeLogprobs:
-    """The token itself is among its likeliest there, also where it is none of them."""
+    """vLLM lists the sampled token among the likeliest even where it is not one of them."""
     tops = said.top_logprobs or repeat(None)
     places = zip(said.tokens, said.token_logprobs, tops, strict=False)
     return NodeLogprobs(

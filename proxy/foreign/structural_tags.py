@@ -1,4 +1,4 @@
-"""Structural tags as nodes of vLLM read them: without what is ours alone. Pure."""
+"""Structural tags for nodes of vLLM: without our extensions. Pure."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ SCHEMA = "json_schema"  # keys in it are others' names
 
 
 class UnsupportedTag(ValueError):
-    """The text of a custom tool keeps to a grammar, which only nodes of ours hold."""
+    """A custom tool's input has a grammar, which only our nodes can enforce."""
 
 
 def without_extensions(source: str) -> str:

@@ -1,4 +1,4 @@
-"""How nodes of vLLM hand KV over, and what was found out of each of them. Pure.
+"""How nodes of vLLM hand KV over, and what was found out about each of them. Pure.
 
 pull        the prefill leg's answer has the ticket, and decode fetches (NixlConnector)
 push        once an answer said `transfer_mode: push`, it is known where its prefill node is.
@@ -7,7 +7,7 @@ push        once an answer said `transfer_mode: push`, it is known where its pre
 Mooncake    the same from the first call on: the prefill node's bootstrap server has told which
             engines it has, and a `transfer_id` of ours joins the legs (MooncakeConnector)
 
-All is by address, and forgotten as soon as a call shows that it may not be true any more.
+Facts are kept by address, and dropped when a failed call suggests that they are outdated.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class _Engine(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LegHandOver:
-    """How one leg is asked for; `ticket`: decode can begin with it at once."""
+    """KV transfer parameters of one leg; `ticket`: the decode leg can start with it at once."""
 
     params: Params | None = None
     ticket: KvTicket | None = None
@@ -54,7 +54,7 @@ class LegHandOver:
 
 @dataclass(slots=True)
 class VllmNodes:
-    """What this process has found out."""
+    """What this process has found out about vLLM nodes."""
 
     _without_generate: dict[str, bool] = field(default_factory=dict)
     _pushing: dict[str, Params] = field(default_factory=dict)
@@ -63,15 +63,15 @@ class VllmNodes:
     _turn: int = 0
 
     def generates(self, node: Node) -> bool:
-        """Whether it may have an endpoint for token ids; as long as it has not said no."""
+        """Whether the node may have the endpoint for token ids."""
         return node_address(node) not in self._without_generate
 
     def lacks_generate(self, node: Node) -> None:
-        """It has said no."""
+        """The node has no endpoint for token ids."""
         _keep(self._without_generate, node_address(node), True)
 
     def bootstrap(self, node: Node, now: float) -> str | None:
-        """The address to be asked for its engines, where these are not known, or not lately."""
+        """The bootstrap server to ask for the node's engines; None: they are known."""
         port = node.registration.bootstrap_port
         asked_at = self._asked_at.get(node_address(node))
         if port is None or (asked_at is not None and now - asked_at < FRESH_S):
@@ -80,7 +80,7 @@ class VllmNodes:
         return format_address(host, port)
 
     def learn_engines(self, node: Node, data: bytes, now: float) -> None:
-        """What its bootstrap server says: an engine for each data-parallel rank."""
+        """Read the bootstrap server's answer: an engine for each data-parallel rank."""
         try:
             said = msgspec.json.decode(data, type=dict[str, _Engine])
         except UNREADABLE as error:
@@ -92,7 +92,7 @@ class VllmNodes:
         _keep(self._asked_at, node_address(node), now)
 
     def hand_over(self, node: Node, leg: Leg, outer_id: str) -> LegHandOver:
-        """How to ask for this leg; engines that are needed are known."""
+        """The KV transfer parameters of this leg; for Mooncake its engines must be known."""
         if not leg.hold:
             return LegHandOver(to_params(leg.ticket) if leg.ticket else None)
         if node.registration.bootstrap_port is not None:
@@ -101,7 +101,7 @@ class VllmNodes:
         return LegHandOver(PULL, _pushed(known, outer_id) if known else None)
 
     def learn_ticket(self, node: Node, manner: LegHandOver, ticket: KvTicket) -> bool:
-        """What a prefill leg's answer shows; False: decode was sent elsewhere before."""
+        """Learn from a prefill leg's ticket; False: the decode leg got other coordinates."""
         said = ticket.verbatim or {}
         where = {key: said[key] for key in COORDINATES if said.get(key) is not None}
         address = node_address(node)
@@ -112,12 +112,12 @@ class VllmNodes:
         return all(sent.get(key) == value for key, value in where.items())
 
     def doubt(self, node: Node) -> None:
-        """A call has not come to its end: another process may be there, or none."""
+        """A call failed: the node may have restarted."""
         self._pushing.pop(node_address(node), None)
         self._asked_at.pop(node_address(node), None)
 
     def doubt_engine(self, engine_id: str | None) -> None:
-        """Somebody could not fetch from it."""
+        """A decode node could not fetch from this engine."""
         for address, where in list(self._pushing.items()):
             if where.get("remote_engine_id") == engine_id:
                 del self._pushing[address]
@@ -126,7 +126,7 @@ class VllmNodes:
                 self._asked_at.pop(address, None)
 
     def retry_generate(self, node: Node) -> None:
-        """It has neither endpoint, or so it says: it may have been started anew."""
+        """The node seems to have neither endpoint: it may have restarted, so try both again."""
         self._without_generate.pop(node_address(node), None)
 
     def _mooncake(self, node: Node, outer_id: str) -> LegHandOver:
@@ -160,7 +160,7 @@ def _pushed(where: Params, outer_id: str) -> KvTicket:
 
 
 def _keep(entries: dict[str, Value], address: str, value: Value) -> None:
-    """The latest last: who was not met for longest is forgotten."""
+    """Add as the latest entry; beyond `MOST_KNOWN` the oldest are dropped."""
     entries.pop(address, None)
     entries[address] = value
     while len(entries) > MOST_KNOWN:
