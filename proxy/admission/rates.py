@@ -1,9 +1,9 @@
 """Rate limits of API keys, in requests and tokens per minute. Pure: times are arguments.
 
 A bucket fills steadily and holds a minute's worth: an idle key may send that at once, a busy
-one at the rate (the leaky bucket as a meter: Turner 1986). Tokens are an estimate when a request
-starts, corrected when it ends. Each proxy worker has its own buckets, and they exchange reports
-of what was taken.
+one at the rate (the leaky bucket as a meter: Turner 1986). Tokens are an estimate when a
+request starts, corrected when it ends. Each proxy worker has its own buckets, and they
+exchange reports of what was taken.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
