@@ -1,4 +1,4 @@
-"""The settings of a whole cluster on one machine, and of a look at one."""
+"""The settings of `pdserve up` and of `pdserve status`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""How many files a process may have open: one is needed for each connection.
+"""Raises the limit of open files: each connection needs one.
 
-Most systems begin with 1024, which one request with many choices can use up, and then nobody
-gets in; what they allow is far more.
+Most systems start with 1024, which one request with many choices can use up; the hard limit is
+far higher.
 """
 
 import resource

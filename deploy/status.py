@@ -1,4 +1,4 @@
-"""`pdserve status`: what a proxy says of its cluster, as a table."""
+"""`pdserve status`: prints a proxy's /status as a table."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ import zmq
 
 from discovery.reachability import ProxyReachability
 from discovery.registration import BEAT_S, Registration, pack, to_map
-from discovery.signature import Stamps, sign
+from discovery.signature import SigningTimes, sign
 
 RECONNECT_MS = 100
 LONGEST_RECONNECT_MS = 2000
@@ -29,7 +29,7 @@ class Announcer:
     reachabilities: Sequence[ProxyReachability]
     _context: zmq.Context[zmq.Socket[bytes]]
     _dealers: Sequence[zmq.Socket[bytes]]
-    _stamps: Stamps = field(default_factory=Stamps)
+    _stamps: SigningTimes = field(default_factory=SigningTimes)
 
     @classmethod
     def connect(

@@ -1,4 +1,4 @@
-"""What settings are checked for, wherever they are read; each error names the flag."""
+"""Checks of settings; each error names the flag."""
 
 from dataclasses import fields
 from typing import Any

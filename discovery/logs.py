@@ -1,4 +1,4 @@
-"""Log lines into a pipe whose reader may hang: they are lost then, and the process goes on."""
+"""Logging to a pipe without blocking: lines are dropped while its reader hangs."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Why a node works with nobody: what keeps two apart, asked once for all that are alike."""
+"""Says why a node pairs with no other node: in what their registrations differ."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ from discovery.kinds import Kind, PairableNode, kind_of
 from discovery.registration import Layout, Registration, Role
 
 Difference = tuple[str, object, object]
-"""What it is of, and the two values."""
+"""The name of what differs, and both values."""
 Differ = Callable[[Layout | None, Layout | None], Difference | None]
 Names = frozenset[str]
 FINGERPRINT = "fingerprint"
 DIGEST = "blake2b:"
-"""Begins what stands for a content in `made_of` (engine/checkpoints/checkpoint.py)."""
+"""Prefix of a digest in `made_of` (engine/checkpoints/checkpoint.py)."""
 MOST_TOLD = 8
 
 
 class NamedNode(PairableNode, Protocol):
-    """What has to be known of a node besides."""
+    """A PairableNode with names."""
 
     @property
     def names(self) -> Names:
-        """All that its model is called."""
+        """All names of its model."""
 
 
 N = TypeVar("N", bound=NamedNode)
@@ -31,19 +31,19 @@ Likeness = tuple[Role, Kind, Names]
 
 @dataclass(slots=True)
 class Misfits(Generic[N]):
-    """All nodes, by role, kind and names: whoever is alike fits the same others."""
+    """All nodes by role, kind and names: equal ones pair with the same nodes."""
 
     differ: Differ
     _alike: dict[Likeness, dict[str, N]] = field(default_factory=dict)
     _known: dict[str, Likeness] = field(default_factory=dict)  # by address
 
     def put(self, address: str, node: N) -> None:
-        """Take it in; who was there before is dropped first."""
+        """Add a node; drop the one that was at this address first."""
         likeness = self._known[address] = node.role, kind_of(node), node.names
         self._alike.setdefault(likeness, {})[address] = node
 
     def drop(self, address: str) -> None:
-        """Take it out, if it is here."""
+        """Remove the node at this address, if there is one."""
         if (likeness := self._known.pop(address, None)) is None:
             return
         del self._alike[likeness][address]
@@ -51,7 +51,7 @@ class Misfits(Generic[N]):
             del self._alike[likeness]
 
     def reason(self, node: N) -> str | None:
-        """Why it pairs with nobody, though nodes of the other role go by one of its names."""
+        """Why it pairs with no node, although nodes of the other role serve the same name."""
         first = None
         for (role, _, names), nodes in self._alike.items():
             if role is not node.role and _namesakes(node.names, names):
@@ -82,14 +82,14 @@ def misfit(ours: Registration, theirs: Registration, differ: Differ) -> str | No
 
 
 def unlike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Where the fingerprints of two nodes come from: in what these are not the same."""
+    """The parts of two fingerprints that differ, for a message."""
     values = [(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
     found = [_unlike(name, one, two) for name, one, two in values if one != two]
     return ", ".join(found[:MOST_TOLD])
 
 
 def _unlike(name: str, one: str | None, two: str | None) -> str:
-    """Words are said, of two contents only that they are not the same."""
+    """Values are shown, digests are not: it only says that they differ."""
     if all(value and value.startswith(DIGEST) for value in (one, two)):
         return f"{name} is another one"
     return f"{name} is {_word(one)} here and {_word(two)} there"
@@ -119,11 +119,11 @@ def _another_model(ours: Registration, theirs: Registration) -> Difference | Non
 
 
 def _another_connector(ours: Registration, theirs: Registration) -> Difference | None:
-    """Who does not say its own is taken for one with the other's."""
+    """A node that registers no connector is taken to have the same one."""
     one, two = ours.kv_connector, theirs.kv_connector
     return ("kv_connector", one, two) if one and two and one != two else None
 
 
 def _namesakes(one: Names, other: Names) -> bool:
-    """Who does not say what it serves may be meant by any name."""
+    """Whether they share a name; a node that registers none shares all."""
     return not (one and other) or not one.isdisjoint(other)

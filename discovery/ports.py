@@ -1,4 +1,4 @@
-"""A port that was to be listened at and is taken: which setting chose it, and who has it."""
+"""Explains a port that is taken: which setting chose it, and which process has it."""
 
 import errno
 from collections.abc import Iterator

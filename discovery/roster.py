@@ -1,4 +1,4 @@
-"""Nodes in the order of their ids, kept so that asking for the living ones costs nothing."""
+"""Nodes sorted by id, with a cache of the live ones."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field

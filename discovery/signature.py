@@ -1,7 +1,7 @@
-"""Proof that a registration or an order comes from a process that knows the cluster's key.
+"""Signs and verifies registrations and orders with the cluster key.
 
 HMAC-SHA256 over the msgpack of the message without `mac`, keys sorted. `time` is in the
-message, so an old one cannot be sent again: it must be close to our clock, and grow with
+message, so an old one cannot be replayed: it must be close to our clock, and grow with
 every message of a node. Calls of a node's door are signed in their own way (signed_calls.py).
 """
 
@@ -33,7 +33,7 @@ def sign(message: Mapping[str, Any], key: bytes, *, wall_time: float) -> dict[st
 
 
 @dataclass(slots=True)
-class Stamps:
+class SigningTimes:
     """The times that one sender signs with: each is later than the one before.
 
     Also if its clock is set back. After more than WINDOW_S they are the clock's again: nobody

@@ -1,8 +1,8 @@
-"""Proof that a call of a node's door comes from a process that knows the cluster's key.
+"""Signs and verifies HTTP calls of nodes with the cluster key.
 
-A header with the time, and the HMAC-SHA256 of method, path and time. The body is not in it,
-so that no call pays for its length: who sees a header can send it again, with another body, for
-as long as it is fresh (docs/decisions/0071-a-key-closes-doors-and-kv-ports.md).
+A header has the time and the HMAC-SHA256 of method, path and time. The body is not signed, so
+that the cost does not grow with its length: a captured header can be replayed, with another
+body, for as long as its time is valid (docs/decisions/0071-a-key-closes-doors-and-kv-ports.md).
 """
 
 import hmac

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from discovery.errors import BadSignature, MalformedRegistration
 from discovery.registration import pack, unpack
-from discovery.signature import OTHER_KEY, UNSIGNED, Stamps, Verifier, sign
+from discovery.signature import OTHER_KEY, UNSIGNED, SigningTimes, Verifier, sign
 from kv_transfer.ledger.known_sinks import Peer
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.side_channel.frames import BadFrames
@@ -28,11 +28,11 @@ class SignedIntroductions:
     key: bytes = field(repr=False)
     wall_clock: Callable[[], float] = time.time
     _verifier: Verifier = field(init=False, repr=False)
-    _stamps: Stamps = field(init=False, repr=False)
+    _stamps: SigningTimes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """No name has been seen yet."""
-        self._verifier, self._stamps = Verifier(self.key, NAME), Stamps(self.wall_clock)
+        self._verifier, self._stamps = Verifier(self.key, NAME), SigningTimes(self.wall_clock)
 
     def said(self, name: Peer, to: Address) -> bytes:
         """See Introductions."""

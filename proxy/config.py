@@ -1,6 +1,6 @@
-"""What a proxy can be told, all of it. Read once; the command line is made from this.
+"""The settings of a proxy. Read once; the command line is made from this.
 
-`ProxyOptions` is what `pdserve up` hands on to its proxy as well.
+`pdserve up` has the settings of `ProxyOptions` as well, and passes them on to its proxy.
 """
 
 from dataclasses import dataclass, field

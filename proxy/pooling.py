@@ -1,4 +1,4 @@
-"""A pooling request's way through the cluster: one call to a prefill node, or to the next."""
+"""Runs a pooling request: one call of a prefill node, retried at the next one."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence

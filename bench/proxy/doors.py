@@ -47,17 +47,17 @@ class Scripted:
 
 
 class Unwatched:
-    """A Watch that lets everybody in, and counts nothing."""
+    """RequestHooks that let everybody in and count nothing."""
 
     def on_request(self, path: str, headers: Headers) -> None:
-        """See Watch."""
+        """See RequestHooks."""
 
     def on_answer(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
-        """See Watch."""
+        """See RequestHooks."""
         return NOTHING
 
     def stream_comment(self, headers: Headers) -> bytes:
-        """See Watch."""
+        """See RequestHooks."""
         return b""
 
 

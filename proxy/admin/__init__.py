@@ -1,1 +1,1 @@
-"""What operators see and may do, and who is let in."""
+"""Operators' routes, access control, and the reload of keys and certificates."""

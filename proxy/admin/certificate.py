@@ -1,4 +1,4 @@
-"""The proxy's certificate, and the one that takes its place before it ends."""
+"""The proxy's TLS certificate, which can be replaced while it serves."""
 
 import ssl
 from dataclasses import dataclass

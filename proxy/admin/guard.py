@@ -1,4 +1,4 @@
-"""Who may call what. Pure; no key is ever logged or told."""
+"""Access control: which key may call which path. Pure; keys are never logged."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from api.models import is_of_models
 from proxy.admin.keys import KeyRing
 from proxy.admission.limits import ApiCaller
 
-TOLD_PATHS = {"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"}
-OPEN_PATHS = frozenset({*TOLD_PATHS, "/openapi.json", "/docs"})
+HEALTH_PATHS = {"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"}
+OPEN_PATHS = frozenset({*HEALTH_PATHS, "/openapi.json", "/docs"})
 ADMIN_PATHS = ("/instances", "/workers")
-WATCHED_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for admins
-OPERATORS_PATHS = WATCHED_PATHS | {"/metrics"}
+STATUS_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for admins
+OPERATORS_PATHS = STATUS_PATHS | {"/metrics"}
 TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
 WANTED = "Unauthorized: this needs a client's key, as the header Authorization: Bearer KEY."
@@ -35,10 +35,10 @@ class Forbidden(ApiError):
 
 @dataclass(slots=True)
 class Guard:
-    """Without keys for clients the door is open; without one for admins theirs is shut.
+    """Without client keys every client may call; without an admin key no admin may.
 
-    `listed` are those of a file, which may be replaced at any time; with a file clients need a
-    key, whatever is in it.
+    `listed` are the keys of --api-key-file, which may be replaced at any time; with a file
+    clients always need a key.
     """
 
     api_keys: Sequence[str] = ()
@@ -56,7 +56,7 @@ class Guard:
         """
         if is_for_admins(path):
             return self._check_admin(key)
-        if _is_watched(path):
+        if _is_status(path):
             return self._admin(key) or self._check_client(authorization)
         if is_of_messages(path) or is_of_models(path):
             return self._check_client(authorization, key, WANTED_OF_EITHER)
@@ -74,7 +74,7 @@ class Guard:
         """Whether a call is an administrator's, let in or not: it needs such a key, or has one
         where a client's would do for less.
         """
-        return is_for_admins(path) or (_is_watched(path) and self._admin(admin) is not None)
+        return is_for_admins(path) or (_is_status(path) and self._admin(admin) is not None)
 
     @property
     def names(self) -> frozenset[str]:
@@ -125,8 +125,8 @@ def _bearer(authorization: str | None) -> str | None:
     return authorization[len(BEARER) :].strip()
 
 
-def _is_watched(path: str) -> bool:
-    return path.startswith(TIMELINES) or path in WATCHED_PATHS
+def _is_status(path: str) -> bool:
+    return path.startswith(TIMELINES) or path in STATUS_PATHS
 
 
 def is_for_admins(path: str) -> bool:

@@ -1,7 +1,7 @@
-"""Keys that have names, and limits of their own: those of a file, and those of the settings.
+"""Named API keys with limits of their own, from a file or from the settings.
 
-A key is looked up by its SHA-256 digest, so that how long it takes says nothing about how much
-of a guess was right, and a file need not have the key itself.
+A key is looked up by its SHA-256 digest, so that timing says nothing about how much of a guess
+was right, and a file need not contain the key itself.
 """
 
 import hmac
@@ -44,7 +44,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of a key, which is not the key."""
+    """A key's caller and its digest, without the key."""
 
     caller: ApiCaller
     digest: bytes = field(repr=False)

@@ -1,4 +1,4 @@
-"""The operators' routes: nodes by hand, what is done with each, and what their tools ask."""
+"""Operators' routes: add, remove and operate nodes; status for other routers' tools."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""The cluster in the words that other routers' tools know: what they ask, and read. Pure.
-
-All are made of what /status says of each node.
-"""
+"""Renders the cluster in the JSON formats of other routers' tools. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

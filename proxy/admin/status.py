@@ -1,4 +1,4 @@
-"""The cluster in JSON: for people, for load balancers, and for vLLM's scripts. Pure."""
+"""Renders /status and /health, also for vLLM's scripts. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,1 +1,1 @@
-"""Which models there are behind this proxy, and what it needs to speak for each of them."""
+"""The models behind this proxy, with their tokenizers and chat templates."""

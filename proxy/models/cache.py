@@ -1,4 +1,4 @@
-"""Parcels of text files on disk, by digest: a proxy that starts again need not ask anybody."""
+"""A disk cache of text files by digest, so that a restarted proxy need not fetch them."""
 
 import logging
 import os

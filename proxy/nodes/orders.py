@@ -10,7 +10,7 @@ from api.wire import UNREADABLE
 from discovery.orders import PATH, NodeOrder, OrderResult, to_order
 from discovery.registration import Role, State, pack
 from discovery.registry import Node
-from discovery.signature import Stamps, sign
+from discovery.signature import SigningTimes, sign
 from discovery.signed_calls import Signing
 from proxy.nodes.session import read_all
 
@@ -39,7 +39,7 @@ class OrderSender:
     signing: Signing = field(default_factory=Signing)
     cluster_key: bytes | None = field(default=None, repr=False)
     sender: str = field(default_factory=lambda: uuid4().hex)
-    _stamps: Stamps = field(default_factory=Stamps)
+    _stamps: SigningTimes = field(default_factory=SigningTimes)
 
     async def send(
         self, node: Node, *, state: State | None = None, role: Role | None = None

@@ -1,4 +1,4 @@
-"""What spans say of a request: the names of vLLM's spans, and of OpenTelemetry's conventions.
+"""Span attributes of a request: vLLM's names, and OpenTelemetry's GenAI conventions.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/; vLLM's are older than these, and dashboards
 know them. No text of prompts or answers is among them. Pure.

@@ -1,1 +1,1 @@
-"""What the proxy's doors take and answer, for machines and for people."""
+"""The OpenAPI document of the proxy, and its page for people."""

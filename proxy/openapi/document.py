@@ -1,4 +1,4 @@
-"""The OpenAPI document of an app: its routes, each with what the table says of it."""
+"""Makes the OpenAPI document of an app from its routes and the table of operations."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The document for people: one page, which needs nothing from anywhere else."""
+"""The document as one HTML page, which loads nothing from elsewhere."""
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>pdserve</title><style>

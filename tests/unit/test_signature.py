@@ -4,7 +4,7 @@ import pytest
 
 from discovery.errors import MalformedRegistration
 from discovery.registration import pack, unpack
-from discovery.signature import WINDOW_S, Stamps, Verifier, sign
+from discovery.signature import WINDOW_S, SigningTimes, Verifier, sign
 
 BARE = {"type": "P", "http_address": "h:1", "zmq_address": "h:2"}
 
@@ -25,7 +25,7 @@ def test_a_signed_message_is_accepted_once() -> None:
 def test_a_cluster_whose_clock_was_ahead_and_is_set_right_goes_on(back_s: float) -> None:
     """A beat may be lost, and not hours."""
     now, lost = 1e9 + back_s, 0
-    stamps, verifier = Stamps(lambda: now), Verifier(b"key")
+    stamps, verifier = SigningTimes(lambda: now), Verifier(b"key")
     verifier.check(signed(stamps.another()), wall_time=now)
     now = 1e9
     for _ in range(5):
@@ -40,7 +40,7 @@ def test_a_cluster_whose_clock_was_ahead_and_is_set_right_goes_on(back_s: float)
 def test_who_alone_was_ahead_is_heard_within_the_window_once_its_clock_is_right() -> None:
     """Whatever the others had heard of it, which was at most WINDOW_S too early."""
     ours, ahead_s = 1e9, 25.0
-    stamps, verifier = Stamps(lambda: ours + ahead_s), Verifier(b"key")
+    stamps, verifier = SigningTimes(lambda: ours + ahead_s), Verifier(b"key")
     verifier.check(signed(stamps.another()), wall_time=ours)
     ahead_s = -10.0
     ours += WINDOW_S + 10
