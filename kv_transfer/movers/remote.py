@@ -147,8 +147,9 @@ class RemoteMover:
 
     def receive_checksums(self) -> list[int]:
         """What was asked for first; raises RankStuck where it does not come."""
+        deadline = self.clock() + STUCK_S
         with suppress(EOFError, OSError):
-            while self.line.poll(STUCK_S):
+            while self.line.poll(max(0.0, deadline - self.clock())):
                 news = _from_mover.decode(self.line.recv_bytes())
                 if isinstance(news, ChecksumReport):
                     return list(news.sums)

@@ -4,14 +4,13 @@
 Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
 Only `sweep` is another thread's: where a turn does not end, because the mover does not answer,
 it goes on with aborts and leases, so that no block waits for a turn. It has the books whenever
-the mover is asked.
+the mover is asked, or checksums are made.
 """
 
-import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.blocks.checksums import Checksums
@@ -19,11 +18,9 @@ from kv_transfer.checking import CheckLevel
 from kv_transfer.identity import Identity, this_machine
 from kv_transfer.integrity.checked import CheckedMover
 from kv_transfer.integrity.checksums import BlockChecksums
-from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.movers.mover import Mover, ReadEnd, ReaderWrapper
+from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.remote_messages import RankIntroduction
 from kv_transfer.regions import Region, describe
 from kv_transfer.side_channel.channel import SideChannel
@@ -31,6 +28,7 @@ from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.side_channel.wakeup import Wakeup
 from kv_transfer.thread.books import Command, CommandQueue, TransferBooks
 from kv_transfer.thread.event_queues import EventQueues
+from kv_transfer.thread.lock_releasing import LockReleasingChecksums, LockReleasingReader
 from kv_transfer.thread.watchdog import TurnWatchdog
 from kv_transfer.wire import SILENCE_S, Hello, Welcome
 
@@ -40,45 +38,6 @@ DRIVEN_TURN_S = 0.001  # while a sink may need our agent to be polled
 READING_PAUSE_S = 0.0001  # between two looks at our reads: the engine needs the GIL
 
 Clock = Callable[[], float]
-
-
-@dataclass(slots=True)
-class _LockReleasingReader(ReaderWrapper):
-    """Releases the books' lock while the mover works, and takes it again afterwards.
-
-    The transfer thread calls these with the lock held. A mover may take long, and `sweep`, in
-    its own thread, can work on the books meanwhile.
-    """
-
-    lock: threading.Lock
-
-    def connect(self, address: Address, welcome: Welcome) -> None:
-        """See KvReader, here and below."""
-        with self._lock_released():
-            self.mover.connect(address, welcome)
-
-    def disconnect(self, address: Address) -> None:
-        """Closing a link may take long."""
-        with self._lock_released():
-            self.mover.disconnect(address)
-
-    def read(self, order: ReadOrder) -> None:
-        """Starting a read may take long."""
-        with self._lock_released():
-            self.mover.read(order)
-
-    def poll(self) -> Sequence[ReadEnd]:
-        """Making progress may take long."""
-        with self._lock_released():
-            return self.mover.poll()
-
-    @contextlib.contextmanager
-    def _lock_released(self) -> Iterator[None]:
-        self.lock.release()
-        try:
-            yield
-        finally:
-            self.lock.acquire()
 
 
 @dataclass
@@ -114,9 +73,9 @@ class TransferService:
         self.books = TransferBooks(
             self.offers,
             self.pulls,
-            _LockReleasingReader(self.mover, self._lock),
+            LockReleasingReader(self.mover, self._lock),
             self._exchange,
-            sums,
+            LockReleasingChecksums(sums, self._lock),
             self.commands,
             self.queues,
             self._news,

@@ -15,6 +15,8 @@ from quart import Quart
 from discovery.registration import Registration, Role
 from engine.grammars.checking import GrammarChecker
 from kv_transfer.api import Outcome, Sealed, Settled
+from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
@@ -56,10 +58,30 @@ class HangingMover(FakeMover):
 
 
 @dataclass
+class HangingChecksums:
+    """It is as long before there are any, as where a rank does not answer."""
+
+    block_bytes: int = 1
+    free: threading.Event = field(default_factory=threading.Event)
+    hangs: threading.Event = field(default_factory=threading.Event)
+
+    def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
+        self.hangs.set()
+        assert self.free.wait(PATIENCE_S)
+        return [0 for _ in blocks]
+
+    def of_pieces(
+        self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
+    ) -> list[int]:
+        return self.of([at for (at, *_) in slots], level)
+
+
+@dataclass
 class Rig:
     """A connector with its threads, on a clock that the test moves."""
 
     mover: HangingMover
+    sums: HangingChecksums
     connector: Connector
     now: list[float]
 
@@ -79,12 +101,14 @@ class Rig:
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     mover, now, reception = HangingMover(), [0.0], SideChannelServer.bind(HERE, 0, Poller())
+    sums, level = HangingChecksums(), CheckLevel.FULL
     identity = Identity("engine", HERE, reception.port, "fake", LAYOUT)
-    service = TransferService(identity, [], mover, reception, clock=lambda: now[0])
+    service = TransferService(identity, [], mover, reception, level, sums, clock=lambda: now[0])
     connector = Connector.over(service)
     connector.start()
-    yield Rig(mover, connector, now)
+    yield Rig(mover, sums, connector, now)
     mover.free.set()
+    sums.free.set()
     connector.stop()
     service.close()  # if its thread has not lived to do it
 
@@ -119,6 +143,20 @@ class TestWhileTheTransferThreadHangs:
         rig.news()
         (arrived,) = rig.connector.sink.poll()
         assert isinstance(arrived.error, PeerUnreachable)
+
+    def test_checksums_that_do_not_come_hold_up_no_abort(self, rig: Rig) -> None:
+        """They are of other ranks, too, and one may be stuck."""
+        rig.mover.free.set()
+        ticket = rig.connector.source.offer("r")
+        rig.connector.source.extend(ticket.ticket_id, [0])
+        assert rig.sums.hangs.wait(PATIENCE_S)
+        rig.connector.source.withdraw(ticket.ticket_id)
+        rig.now[0] += SILENCE_S
+        assert rig.news() == [Settled(ticket.ticket_id, Outcome.WITHDRAWN)]
+        rig.sums.free.set()
+        rig.mover.hangs.clear()
+        rig.hang()
+        rig.connector.check()  # what comes too late is of no offer, and ends nothing
 
     def test_a_turn_in_time_is_left_alone(self, rig: Rig) -> None:
         rig.hang()
