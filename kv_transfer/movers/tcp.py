@@ -12,6 +12,7 @@ Where the sides' blocks are not alike, a request says which parts of a block it 
 
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Annotated
 import msgspec
 
 from kv_transfer.blocks.runs import BlockRuns, merge_runs
+from kv_transfer.dialing import Dialer
 from kv_transfer.errors import (
     PeerUnreachable,
     TransferCancelled,
@@ -49,10 +51,11 @@ class _TcpCard(msgspec.Struct, frozen=True):
 class _SourceLink:
     """A source's connection, seen from the sink: what to send, and where answers go.
 
-    There is none before it is known where its host is. The first to be sent is the secret.
+    There is none before one of its host's addresses has answered. The first to be sent is the
+    secret.
     """
 
-    lookup: Lookup
+    dialer: Dialer
     requests: bytearray
     connection: socket.socket | None = None
     targets: deque[tuple[int, deque[memoryview]]] = field(default_factory=deque)
@@ -61,22 +64,18 @@ class _SourceLink:
     def interest(self) -> tuple[int | None, Interest]:
         """What announces that there is something to do here."""
         if self.connection is None:
-            return self.lookup.fileno(), select.POLLIN
+            return self.dialer.interest
         return self.connection.fileno(), BOTH if self.requests else select.POLLIN
 
-    def connect_if_resolved(self) -> socket.socket | None:
-        """Begin to connect, once it is known where to; raises OSError."""
-        if self.connection is None and (found := self.lookup.found()):
-            family, _, _, _, place = found[0]
-            self.connection = socket.socket(family, socket.SOCK_STREAM)
-            self.connection.setblocking(False)
-            self.connection.connect_ex(place)
-            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def connect(self, now: float) -> socket.socket | None:
+        """Begin to connect, or go on; raises OSError where there is no way."""
+        if self.connection is None:
+            self.connection = self.dialer.connect(now)
         return self.connection
 
     def close(self) -> None:
         """Wherever it has come to."""
-        self.lookup.close()
+        self.dialer.close()
         if self.connection is not None:
             self.connection.close()
 
@@ -88,6 +87,7 @@ class TcpMover:
     serving: RegionServer
     card: bytes
     look_up: Callable[[str, int], Lookup] = Lookup.of
+    clock: Callable[[], float] = time.monotonic
     _links: dict[Address, _SourceLink] = field(default_factory=dict)
     _ended: list[ReadEnd] = field(default_factory=list)
 
@@ -129,8 +129,9 @@ class TcpMover:
         try:
             with one_error():
                 card = msgspec.msgpack.decode(welcome.cards[0], type=_TcpCard)
-            link = _SourceLink(self.look_up(card.host, card.port), bytearray(card.secret))
-            link.connect_if_resolved()
+            dialer = Dialer(self.look_up(card.host, card.port))
+            link = _SourceLink(dialer, bytearray(card.secret))
+            link.connect(self.clock())
         except (msgspec.DecodeError, IndexError, OSError) as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
         self._links[address] = link
@@ -175,7 +176,7 @@ class TcpMover:
 
     def _drive(self, address: Address, link: _SourceLink) -> None:
         try:
-            if (connection := link.connect_if_resolved()) is None:
+            if (connection := link.connect(self.clock())) is None:
                 return
             send_bytes(connection, link.requests)
             while link.targets:

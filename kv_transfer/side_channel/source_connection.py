@@ -4,23 +4,21 @@ What the sink gave to a connection that broke before sending it goes over the ne
 by message as a whole; what was sent may be lost with it, and the sink asks again (wire.py).
 """
 
-import errno
 import select
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from kv_transfer.accepting import prepare
+from kv_transfer.dialing import Dialer
 from kv_transfer.ledger.known_sinks import Peer
 from kv_transfer.ledger.known_sources import Address
-from kv_transfer.lookup import Found, Lookup
+from kv_transfer.lookup import Lookup
 from kv_transfer.side_channel.frames import ReceiveBuffer, SendBuffer, framed
 from kv_transfer.side_channel.introduction import Introductions, PlainNames
 from kv_transfer.side_channel.poller import Poller, Ready
 
 RETRY_S = 0.1  # between two attempts to connect
 BOTH = select.POLLIN | select.POLLOUT
-UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 
 @dataclass(slots=True)
@@ -37,7 +35,8 @@ class SourceConnection:
     _retry_at: float = 0.0
     look_up: Callable[[str, int], Lookup] = Lookup.of
     introductions: Introductions = field(default_factory=PlainNames)
-    _lookup: Lookup | None = None
+    _dialer: Dialer | None = None  # while there is no connection, but a need for one
+    _watched: int | None = None
 
     def send(self, message: bytes, now: float) -> None:
         """Now, or once there is a connection; raises BadFrames where too much waits for one."""
@@ -57,11 +56,11 @@ class SourceConnection:
 
     def close(self) -> None:
         """What was not said yet is not said any more."""
-        if self._lookup is not None:
-            self._lookup.close()
-            self._lookup = None
+        self._watch(None)
+        if self._dialer is not None:
+            self._dialer.close()
+            self._dialer = None
         if self._connection is not None:
-            self.waiting.unwatch(self._connection.fileno())
             self._connection.close()
             self._connection = None
 
@@ -69,40 +68,31 @@ class SourceConnection:
         """Connect, if there is something to say and it is time; send what can be sent."""
         try:
             if self._connection is None and self._outgoing and now >= self._retry_at:
-                self._connect()
+                self._connect(now)
             if self._connection is not None:
                 self._send(self._connection)
         except OSError:
             self._break(now)
 
-    def _connect(self) -> None:
-        """Begin to, unless it is not known yet where a name leads; raises OSError."""
-        if not (found := self._find()):
+    def _connect(self, now: float) -> None:
+        """Begin to, or go on; raises OSError where no address of the source answers."""
+        self._dialer = self._dialer or Dialer(self.look_up(*self.address))
+        connection = self._dialer.connect(now)
+        if connection is None:
+            self._watch(*self._dialer.interest)
             return
-        family, _, _, _, place = found[0]
-        self._connection, self._incoming = (
-            socket.socket(family, socket.SOCK_STREAM),
-            ReceiveBuffer(),
-        )
-        self._greeting = SendBuffer()
+        self._watch(connection.fileno(), BOTH)
+        self._connection, self._dialer = connection, None
+        self._incoming, self._greeting = ReceiveBuffer(), SendBuffer()
         self._greeting.add(framed(self.introductions.said(self.name, self.address)))
-        prepare(self._connection)
-        self.waiting.watch(self._connection.fileno(), BOTH)
-        trouble = self._connection.connect_ex(place)
-        if trouble not in UNDER_WAY:
-            raise OSError(trouble, "no way")
 
-    def _find(self) -> Found:
-        """Empty: not known yet."""
-        self._lookup = self._lookup or self.look_up(*self.address)
-        try:
-            found = self._lookup.found()
-        except OSError:
-            self._lookup = None
-            raise
-        if found:
-            self._lookup = None
-        return found
+    def _watch(self, descriptor: int | None, events: int = BOTH) -> None:
+        """Wait for this one instead of the one before."""
+        if self._watched not in (None, descriptor):
+            self.waiting.unwatch(self._watched)
+        if descriptor is not None:
+            self.waiting.watch(descriptor, events)
+        self._watched = descriptor
 
     def _send(self, connection: socket.socket) -> None:
         before = bool(self._greeting or self._outgoing)
@@ -111,7 +101,7 @@ class SourceConnection:
             self._outgoing.send(connection)
         if before:
             left = bool(self._greeting or self._outgoing)
-            self.waiting.watch(connection.fileno(), BOTH if left else select.POLLIN)
+            self._watch(connection.fileno(), BOTH if left else select.POLLIN)
 
     def _break(self, now: float) -> None:
         self.close()

@@ -240,6 +240,26 @@ def test_a_name_is_looked_up_by_somebody_else(reception: SideChannelServer) -> N
     way.close()
 
 
+def test_a_source_is_met_at_the_second_address_of_its_name(
+    reception: SideChannelServer,
+) -> None:
+    """As of localhost, which is ::1 first at many places, where our nodes do not listen."""
+    with socket.socket() as nobody:
+        nobody.bind((HERE, 0))
+        both = addresses(*nobody.getsockname()) + addresses(HERE, reception.port)
+        way = SourceConnection(
+            ("localhost", reception.port),
+            b"sink",
+            Poller(),
+            look_up=lambda *_: Lookup.known(both),
+        )
+        way.send(b"hello", 0.0)
+        assert heard(reception, 1) == [(b"sink", b"hello")]
+        reception.send(b"sink", b"x")
+        assert answered(way, 1) == [b"x"]
+        way.close()
+
+
 def test_connections_announce_what_there_is_to_do(reception: SideChannelServer) -> None:
     """Nobody asks in vain: nothing is ready where nothing was said."""
     way = way_to(reception)

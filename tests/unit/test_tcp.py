@@ -210,6 +210,23 @@ def test_a_name_that_is_not_known_yet_holds_up_no_turn(source: TcpMover) -> None
     sink.close()
 
 
+def test_a_source_is_read_at_the_second_address_of_its_name(source: TcpMover) -> None:
+    memory = bytearray(BLOCK * BLOCKS)
+    sink = mover(memory)
+    with socket.socket() as nobody:
+        nobody.bind((HERE, 0))
+        places = nobody.getsockname(), source.serving.listener.getsockname()
+        both = [one for place in places for one in addresses(*place)]
+        sink.look_up = lambda *_: Lookup.known(both)
+        sink.connect(AT, welcome(source))
+        sink.read(ReadOrder(1, AT, [BlockRun(0, 0, 1)]))
+        while not (ended := sink.poll()):
+            source.poll()
+    assert ended == [(1, None)]
+    assert memory[:BLOCK] == b"a" * BLOCK
+    sink.close()
+
+
 def test_a_name_that_nobody_has_fails_its_reads(source: TcpMover) -> None:
     slow, sink = Lookup(), mover(bytearray(BLOCK * BLOCKS))
     sink.look_up = lambda *_: slow
