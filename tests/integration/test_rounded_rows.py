@@ -91,10 +91,10 @@ def test_whole_weights_and_weights_of_four_bits_want_whole_rows(tmp_path: Path) 
     asked = requests(PROMPTS, replace(GREEDY, max_tokens=1))
 
     class Refusing(TorchKernels):
-        def rounded(self, group: int | None) -> QuantizedOutputKernels:
+        def quantized(self, group: int | None) -> QuantizedOutputKernels:
             raise AssertionError(f"nobody wants rows in groups of {group}")
 
-        def both(self, group: int | None) -> DualOutputNorms:
+        def dual(self, group: int | None) -> DualOutputNorms:
             raise AssertionError(f"nobody wants rows both ways, in groups of {group}")
 
     for quantization in (None, "int4"):

@@ -64,7 +64,7 @@ async def test_a_node_that_has_no_token_endpoint_is_asked_for_it_once() -> None:
     prefill, decode = pair(token_endpoint=False)
     async with behind(prefill, decode) as proxy:
         await ask(proxy)
-        known = proxy.door.pipeline.client.manners  # type: ignore[attr-defined]
+        known = proxy.door.pipeline.client.vllm_nodes  # type: ignore[attr-defined]
         nodes = proxy.registry.all()
         assert not any(known.generates(node) for node in nodes)
         assert len(nodes) == 2
