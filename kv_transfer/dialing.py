@@ -14,7 +14,7 @@ from typing import Any
 from kv_transfer.accepting import prepare
 from kv_transfer.lookup import Lookup
 
-ATTEMPT_S = 1.0  # for an address that does not answer, where there is another one
+ATTEMPT_S = 0.25  # for an address that does not answer, where there is another: as RFC 8305
 UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 
