@@ -45,26 +45,28 @@ class CustomTool(msgspec.Struct, frozen=True, kw_only=True):
     format: dict[str, Any] | None = None
 
 
-class NamedFunction(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
+class ResponsesNamedFunction(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
     """A `tool_choice` that is one function."""
 
     name: str
 
 
-class NamedCustom(msgspec.Struct, frozen=True, tag_field="type", tag="custom"):
+class ResponsesNamedCustom(msgspec.Struct, frozen=True, tag_field="type", tag="custom"):
     """One that is a custom tool."""
 
     name: str
 
 
-class AllowedTools(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
+class ResponsesAllowedTools(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
     """One that is some of the tools, which `mode` is about."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunction | NamedCustom], Meta(min_length=1)]
+    tools: Annotated[list[ResponsesNamedFunction | ResponsesNamedCustom], Meta(min_length=1)]
 
 
-ToolChoice = ToolChoiceMode | NamedFunction | NamedCustom | AllowedTools
+ToolChoice = (
+    ToolChoiceMode | ResponsesNamedFunction | ResponsesNamedCustom | ResponsesAllowedTools
+)
 
 
 class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):

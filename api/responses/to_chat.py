@@ -11,13 +11,13 @@ from api.error_fields import ErrorFieldNames
 from api.errors import BadRequest
 from api.responses.bodies import (
     SHARED,
-    AllowedTools,
     CustomTool,
     FunctionTool,
-    NamedCustom,
-    NamedFunction,
     ReasoningConfig,
+    ResponsesAllowedTools,
     ResponsesBody,
+    ResponsesNamedCustom,
+    ResponsesNamedFunction,
     TextConfig,
     TextFormat,
     ToolChoice,
@@ -114,17 +114,17 @@ def _tool(given: Mapping[str, Any], path: str, namespace: str | None = None) -> 
 
 def _choice(choice: ToolChoice | None) -> tool_choice.ToolChoice | None:
     match choice:
-        case AllowedTools():
+        case ResponsesAllowedTools():
             some = list(map(_one, choice.tools))
             return tool_choice.AllowedTools(tool_choice.Allowed(choice.mode, some))
-        case NamedFunction() | NamedCustom():
+        case ResponsesNamedFunction() | ResponsesNamedCustom():
             return _one(choice)
         case _:
             return choice
 
 
-def _one(tool: NamedFunction | NamedCustom) -> tool_choice.SingleTool:
-    if isinstance(tool, NamedCustom):
+def _one(tool: ResponsesNamedFunction | ResponsesNamedCustom) -> tool_choice.SingleTool:
+    if isinstance(tool, ResponsesNamedCustom):
         return tool_choice.NamedCustom(tool_choice.ToolName(tool.name))
     return tool_choice.NamedTool(tool_choice.ToolName(tool.name))
 

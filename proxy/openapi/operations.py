@@ -51,13 +51,13 @@ class WorkerBody(msgspec.Struct, frozen=True):
     max_model_len: Context | None = None
 
 
-class WishBody(msgspec.Struct, frozen=True):
-    """What is wished of a node. `force`: even of the last one that takes work."""
+class DrainBody(msgspec.Struct, frozen=True):
+    """How a node is drained. `force`: even the last one that takes work."""
 
     force: bool = False
 
 
-class RoleBody(WishBody, frozen=True, kw_only=True):
+class RoleBody(DrainBody, frozen=True, kw_only=True):
     """The same, and what it is to be."""
 
     role: Literal["prefill", "decode"]
@@ -170,7 +170,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", "/instances/remove"): _admin("Forget a node", InstanceBody, Message),
     ("get", "/instances/{name}"): _admin("One node"),
     ("delete", "/instances/{name}"): _admin("Forget it", answer=Message),
-    ("post", "/instances/{name}/drain"): _admin("Send it no new work", WishBody),
+    ("post", "/instances/{name}/drain"): _admin("Send it no new work", DrainBody),
     ("post", "/instances/{name}/undrain"): _admin("Send it work again"),
     ("post", "/instances/{name}/role"): Operation(
         "admin", "Let it do the other kind of leg", RoleBody, statuses=(200, 202)

@@ -11,7 +11,7 @@ PAGE = (REFERENCE / "responses.md").read_text()
 STRUCTS = [
     *(
         bodies.FunctionTool,
-        bodies.NamedFunction,
+        bodies.ResponsesNamedFunction,
         bodies.TextFormat,
         bodies.TextConfig,
         bodies.ReasoningConfig,

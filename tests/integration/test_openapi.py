@@ -23,7 +23,7 @@ NO_NODES, TIME_IS_OVER = 503, 504
 OPERATORS = {
     "InstanceBody": {"type", "instance", "bootstrap_port", "max_model_len"},
     "WorkerBody": {"url", "worker_type", "bootstrap_port", "max_model_len"},
-    "WishBody": {"force"},
+    "DrainBody": {"force"},
     "RoleBody": {"force", "role"},
 }
 
@@ -40,6 +40,13 @@ async def test_every_route_is_in_the_document_and_nothing_else() -> None:
         said = await _document(proxy)
         told = {(method, path) for path, ways in said["paths"].items() for method in ways}
         assert told == set(OPERATIONS)
+
+
+async def test_schemas_have_names_of_their_own() -> None:
+    """Two types of one name would be told by their modules, and so would clients' classes."""
+    async with http_cluster(Cluster()) as proxy:
+        said = await _document(proxy)
+        assert not [name for name in said["components"]["schemas"] if "." in name]
 
 
 async def test_bodies_are_told_field_by_field() -> None:
