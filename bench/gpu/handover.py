@@ -103,6 +103,8 @@ def content(like: Tensor) -> Tensor:
 
 def serve(pipe: Connection, device: str, size: tuple[int, int], level: str) -> None:
     """The source: offers everything under each name that comes, until None does."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.set_device(device)
     memory = torch.empty(size, dtype=torch.uint8, device=device)
     memory.copy_(content(memory))
     if memory.is_cuda:
