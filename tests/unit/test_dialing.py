@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from kv_transfer.accepting import KEEPALIVE, accept
 from kv_transfer.dialing import ATTEMPT_S, Dialer
 from kv_transfer.lookup import Found, Lookup, addresses
 
@@ -63,6 +64,19 @@ def test_an_address_that_refuses_leads_to_the_next() -> None:
         dialer = Dialer(Lookup.known(found(first, second)))
         with connected(dialer) as connection:
             assert connection.getpeername() == second.getsockname()
+
+
+def test_a_machine_that_is_gone_does_not_keep_its_connection() -> None:
+    """The kernel asks for signs of life, on either side."""
+    with listening() as there:
+        ours = connected(Dialer(Lookup.known(found(there))))
+        theirs = accept(there)
+        assert theirs is not None
+        with ours, theirs:
+            for connection in (ours, theirs):
+                assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                idle = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                assert idle == KEEPALIVE["TCP_KEEPIDLE"]
 
 
 def test_an_address_of_no_reachable_network_leads_to_the_next() -> None:
