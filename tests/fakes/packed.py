@@ -177,12 +177,16 @@ def _channels(weight: Tensor) -> Packed:
 
 
 def _drawn(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers 0 .. 15 [rows, columns], zeros and scales [rows, groups]: any will do."""
+    """Numbers 0 .. 15 [rows, columns], zeros and scales [rows, groups].
+
+    Any will do, and a weight's are the same each time.
+    """
     rows, columns = weight.shape
-    numbers = torch.randint(0, 16, (rows, columns))
-    zeros = torch.randint(1, 16, (rows, columns // GROUP))
-    scales = (torch.rand(rows, columns // GROUP) * 0.03 + 0.01).half()
-    return numbers, zeros, scales
+    generator = torch.Generator().manual_seed(crc32(weight.numpy().tobytes()))
+    numbers = torch.randint(0, 16, (rows, columns), generator=generator)
+    zeros = torch.randint(1, 16, (rows, columns // GROUP), generator=generator)
+    scales = torch.rand(rows, columns // GROUP, generator=generator) * 0.03 + 0.01
+    return numbers, zeros, scales.half()
 
 
 def _worth(

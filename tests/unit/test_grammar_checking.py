@@ -15,13 +15,14 @@ from engine.grammars.checking import (
     MOST_WAITING,
     PATIENCE,
     REMEMBERED,
+    START_S,
     GrammarChecker,
     check_grammar,
 )
 from engine.request import LONGEST_SOURCE, Grammar
 from tests.fakes.hostile_grammars import ENDURED, REFUSED
 
-SLACK_S = 0.5
+LATEST_S = PATIENCE * DEADLINE_S + START_S  # of a check for which a process has to start
 SLOW = Grammar("json_schema", '{"type": "integer", "multipleOf": 99999989}')
 GOOD, OTHER = Grammar("regex", "[a-z]+"), Grammar("regex", "[0-9]+")
 
@@ -38,7 +39,7 @@ def test_what_cannot_be_served_is_refused_in_time(checker: GrammarChecker, name:
     began = monotonic()
     with pytest.raises(GrammarRefused) as refusal:
         checker.check(REFUSED[name])
-    assert monotonic() - began < PATIENCE * DEADLINE_S + SLACK_S
+    assert monotonic() - began < LATEST_S
     said = str(refusal.value)
     assert 0 < len(said) < 500
     assert "\n" not in said
@@ -48,7 +49,7 @@ def test_what_cannot_be_served_is_refused_in_time(checker: GrammarChecker, name:
 def test_what_looks_bad_takes_no_longer(checker: GrammarChecker, name: str) -> None:
     began = monotonic()
     checker.check(ENDURED[name])
-    assert monotonic() - began < PATIENCE * DEADLINE_S + SLACK_S
+    assert monotonic() - began < LATEST_S
 
 
 def test_a_busy_machine_is_no_grammars_fault() -> None:
@@ -75,10 +76,11 @@ def test_answers_are_remembered() -> None:
     with GrammarChecker(deadline_s=0.2) as checker:
         with pytest.raises(GrammarRefused) as first:
             checker.check(SLOW)
-        began = monotonic()
+        checker.check(GOOD)
+        examiner = checker._examiner
         with pytest.raises(GrammarRefused) as second:
             checker.check(SLOW)
-        assert monotonic() - began < 0.1
+        assert checker._examiner is examiner  # which SLOW would have ended
         assert str(first.value) == str(second.value)
 
 
@@ -150,9 +152,8 @@ async def test_a_flood_is_told_to_come_again_and_the_known_go_on() -> None:
         slow = [Grammar("json_schema", SLOW.source + " " * n) for n in range(40)]
         flood = [asyncio.create_task(checker.checked(one)) for one in slow]
         await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
-        began = monotonic()
-        await checker.checked(GOOD)
-        assert monotonic() - began < 0.1
+        with pytest.raises(StopIteration):
+            checker.checked(GOOD).send(None)  # at its end without a wait
         said = await asyncio.gather(*flood, return_exceptions=True)
         busy = sum(isinstance(one, GrammarCheckBusy) for one in said)
         assert busy >= len(slow) - MOST_WAITING
