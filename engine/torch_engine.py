@@ -110,7 +110,7 @@ class TorchEngine:
         if seq is None or seq.request is not request:
             seq = self._generating(request)
         reservation = self.scheduler.reserve(seq)
-        self._move_blocks()
+        self._hand_out(() if reservation is None else self._to_be_filled(reservation))
         self._refused = seq if reservation is None else None
         return reservation
 
@@ -147,13 +147,13 @@ class TorchEngine:
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
         """Others read them, as soon as they are told."""
         blocks = self.lending.lend(name, keys)
-        self._move_blocks()
+        self._hand_out(())
         return blocks
 
     def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
         """Others write to them, as soon as they are told."""
         blocks = self.lending.borrow(name, keys, have)
-        self._move_blocks()
+        self._hand_out(blocks or ())
         return blocks
 
     def keep(self, name: str) -> None:
@@ -186,14 +186,20 @@ class TorchEngine:
         """Run it. An engine without work checks its books instead."""
         batch = self.scheduler.batch
         if not batch:
-            self.stepper.synchronize()
+            self.stepper.finish()
             self.scheduler.sequences.check_idle()
             return StepResult((), (), 0)
         return self.stepper.step()
 
-    def _move_blocks(self) -> None:
-        """Carry out all block copies, before other nodes read blocks or write to them."""
-        self.stepper.synchronize()
+    def _to_be_filled(self, reservation: Reservation) -> Seq[int]:
+        return reservation.blocks[reservation.filled // self.info.block_size :]
+
+    def _hand_out(self, blocks: Seq[int]) -> None:
+        """Let other nodes write to these `blocks`, and read what is in the prefix cache.
+
+        All block copies are carried out before.
+        """
+        self.stepper.synchronize(blocks)
         if self.tiers is not None:
             self.tiers.carry_out(wait=True)
 

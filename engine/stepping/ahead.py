@@ -22,10 +22,12 @@ The same holds for a row whose answer has not yet its `min_tokens`, and only for
 
 A row whose sequence has finished wrote one token's KV behind the sequence's end, to a block
 that was the sequence's at the launch. The next sequence here that gets the block writes to it
-later, in the device's order. Before the transfer thread may write to blocks, `synchronize`.
+later, in the device's order. The transfer thread has no place in that order: before it may
+write to blocks that were freed since the launch, `synchronize`. All others it may write to at
+once, for blocks that were free at the launch are not in the step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -91,7 +93,12 @@ class AheadStepper:
             }
         )
 
-    def synchronize(self) -> None:
+    def synchronize(self, blocks: Iterable[int]) -> None:
+        """Wait for the step launched ahead only where some of `blocks` may be in it."""
+        if self.plain.scheduler.sequences.kv.may_be_in_launched_step(blocks):
+            self.finish()
+
+    def finish(self) -> None:
         """Wait for the step launched ahead; it stays valid, and its tokens are read later."""
         if self.launched is not None:
             self.device_sampler.wait()
@@ -123,7 +130,9 @@ class AheadStepper:
             None if draw is None else draw.sampling,
             [-1 if row.source is None else row.source for row in rows],
         )
-        return LaunchedStep(rows, self.plain.runner.run(plan), draw)
+        launched = LaunchedStep(rows, self.plain.runner.run(plan), draw)
+        self.plain.scheduler.sequences.kv.note_launch()
+        return launched
 
     def _launch_draw(
         self, launched: LaunchedStep, scheduled: Seq[ScheduledRow]

@@ -1,6 +1,6 @@
 """The Stepper contract, and the plain stepper: one batch after the other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,8 +25,11 @@ class Stepper(Protocol):
     def step(self) -> StepResult:
         """Run the scheduled batch, which is not empty."""
 
-    def synchronize(self) -> None:
-        """Wait until no launched step writes to blocks any more."""
+    def synchronize(self, blocks: Iterable[int]) -> None:
+        """Wait until no launched step uses any of `blocks`, which were just handed out."""
+
+    def finish(self) -> None:
+        """Wait until nothing of a launched step runs any more."""
 
     def save_before_launch(self, save: Callable[[], None]) -> None:
         """Set `save`, which copies evicted blocks to the lower tiers: it is called before a
@@ -58,7 +61,10 @@ class PlainStepper:
             drawn = self._sample(ordered, ran.logits)
         return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
 
-    def synchronize(self) -> None:
+    def synchronize(self, blocks: Iterable[int]) -> None:
+        """Nothing runs between steps."""
+
+    def finish(self) -> None:
         """Nothing runs between steps."""
 
     def save_before_launch(self, save: Callable[[], None]) -> None:

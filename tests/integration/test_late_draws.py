@@ -16,7 +16,7 @@ from engine.kernels.sampling import SamplingKernels
 from engine.request import FinishReason, Grammar, ReasoningMarks, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
-from tests.fakes.driver import assert_idle, hand_over, load, prompt, requests, run
+from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
 from tests.integration.test_ahead import ahead, told
 from tests.integration.test_engine_grammars import GRAMMARS
 
@@ -195,18 +195,24 @@ def test_what_comes_over_joins_those_that_run(llama: Path, kind: str) -> None:
 
 
 def test_what_was_begun_and_not_drawn_is_waited_for(llama: Path) -> None:
-    """Before others may write to blocks."""
+    """Before others may write to blocks that are in it."""
     engine, accelerator = ahead(llama, max_num_seqs=7)
-    engine.generate(
-        replace(requests([PROMPTS[3]], BOUND["masked"])[0], request_id=RequestId("a"))
-    )
+    for name in "ab":
+        asked = requests([PROMPTS[3]], BOUND["masked"])[0]
+        engine.generate(replace(asked, request_id=RequestId(name)))
     for _ in range(3):
         engine.schedule()
         engine.step()
     assert isinstance(engine.stepper, AheadStepper)
     assert engine.stepper.launched is not None
     assert engine.stepper.launched.draw is None
-    assert engine.reserve(requests([PROMPTS[2]])[0])
+    first, second = requests([PROMPTS[2], PROMPTS[3]])
+    assert eager(engine).reserve(first)
+    assert accelerator.waits == 0
+    engine.release(RequestId("b"))
+    kv = engine.scheduler.sequences.kv
+    kv.take(kv.free_blocks - 1)  # the last to be handed out is the one of b's row
+    assert engine.reserve(second)
     assert accelerator.waits == 1
 
 

@@ -81,6 +81,30 @@ def test_what_nobody_can_find_again_is_handed_out_first() -> None:
     assert again.computed == 4
 
 
+def test_what_a_launched_step_may_use_is_handed_out_last() -> None:
+    """The transfer thread would have to wait for that step."""
+    kv = KvManager(5, 4)
+    known, half, old = (sequence(name, 4) for name in ("known", "half", "old"))
+    new = sequence("new", 20)
+    for seq in (known, half, old):
+        assert kv.grow(seq, 4)
+    known.computed = 4
+    kv.publish(known)
+    kv.free(known)
+    kv.free(old)
+    kv.note_launch()
+    in_step = half.blocks
+    kv.free(half)
+    kv.check()
+    assert kv.grow(new, 16)
+    assert not kv.may_be_in_launched_step(new.blocks)
+    assert kv.grow(new, 20)
+    assert new.blocks[-1:] == in_step
+    assert kv.may_be_in_launched_step(new.blocks)
+    kv.note_launch()  # the step before it has ended
+    assert not kv.may_be_in_launched_step(new.blocks)
+
+
 def test_a_reservation_that_gives_way_is_not_announced_as_new() -> None:
     engine = FakeEngine(blocks=12, block_size=1, chunk=12, watermark=0)
     fetched = Request(RequestId("fetched"), (0, 1, 2, 3), Sampling(8))

@@ -117,13 +117,13 @@ def test_a_gap_is_filled_and_what_is_behind_it_is_shared() -> None:
     engine, tiers = small()
     run(engine, ask("first"))
     kv = engine.kv
-    gap = next(iter(kv._free))
-    kv._free.move_to_end(gap)
-    whose = [block for block in kv._free if block in kv._key_of]
-    kv._free.move_to_end(whose[-1] if whose[-1] != gap else whose[-2], last=False)
+    others = kv.take(len(kv._blank))
+    *_, head = kv._reusable
+    kv._reusable.move_to_end(head, last=False)
     loaded = tiers.book.load[0].loaded
     engine.generate(ask("one block", (49, 49, 49), answer=1))
     engine.turn()
+    kv.release_blocks(others)
     assert run(engine, ask("again")) == (12, alone(ask("again")))
     assert tiers.book.load[0].loaded - loaded <= 2
 
