@@ -19,7 +19,10 @@ import torch
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
 from engine.running.accelerator import Accelerator
+from engine.running.runner import Runner
 from engine.settings import EngineConfig
+from engine.stepping.ahead import AheadStepper
+from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 
 PROFILED = 14
@@ -78,6 +81,15 @@ class OurEngine:
         )
         engine.memory.block_rows.normal_()
         return cls(engine, shape)
+
+    @property
+    def runner(self) -> Runner:
+        """What its steps are run by."""
+        stepper = self.engine.stepper
+        if isinstance(stepper, AheadStepper):
+            stepper = stepper.plain
+        assert isinstance(stepper, PlainStepper)
+        return stepper.runner
 
     def prompt_s(self, length: int, runs: int) -> float:
         """Median seconds from submission to the first token."""

@@ -117,6 +117,15 @@ def _accelerator() -> Any:  # noqa: ANN401  engine.running.accelerator's, more t
             work()
             return work
 
+        def record_pieces(self, work: Callable[..., None]) -> list[Callable[[], None]]:
+            """Once through all of them, and what lies between."""
+            work(lambda between: between())
+            return []
+
+        def lend(self, tensor: torch.Tensor) -> torch.Tensor:
+            """Itself."""
+            return tensor
+
     return Compiling()
 
 

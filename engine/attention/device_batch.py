@@ -74,15 +74,26 @@ class DeviceBatch:
         self.kernels.write(parts, self._kv(layer), self.metadata.slots)
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """Singles and chunks each by their own kernel, into one tensor."""
+        """Into a tensor of its own."""
+        read = self.room_for(queries)
+        self.attend_into(layer, style, queries, read)
+        return read
+
+    def room_for(self, queries: Tensor) -> Tensor:
+        """[tokens, heads * value width], uninitialized, for what `queries` read."""
+        width = self.memory.shape.value_width or queries.shape[2]
+        return queries.new_empty(len(queries), queries.shape[1] * width)
+
+    def attend_into(
+        self, layer: int, style: AttentionStyle, queries: Tensor, read: Tensor
+    ) -> None:
+        """Singles and chunks each by their own kernel, into `read`."""
         count, kv = self.singles, self._kv(layer)
         tables, lengths, firsts = (
             self.metadata.tables,
             self.metadata.lengths,
             self.metadata.firsts,
         )
-        width = kv.value_width or queries.shape[2]
-        read = queries.new_empty(len(queries), queries.shape[1] * width)
         if count:
             contexts = Contexts(tables[:count], lengths[:count])
             io = AttentionIo(queries[:count], read[:count])
@@ -92,7 +103,6 @@ class DeviceBatch:
             chunks = Chunks(firsts[: len(tables) - count + 1], self.longest)
             io = AttentionIo(queries[count:], read[count:])
             self.kernels.prefill_attention(io, kv, contexts, chunks, style)
-        return read
 
     def _kv(self, layer: int) -> LayerKv:
         return LayerKv(self.memory.blocks, layer, self.memory.shape.value_width)

@@ -10,7 +10,7 @@ from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
 from engine.kernels.products import Products
 from engine.kernels.sampling import SamplingKernels
-from engine.running.graphs import CudaRecorder, Recorder
+from engine.running.recorder import CudaRecorder, Recorder
 from engine.running.runner import HostCopy
 
 

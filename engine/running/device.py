@@ -1,6 +1,8 @@
-"""A step on a device: its numbers sent by one copy, then launches, or one graph of them."""
+"""A step on a device: its numbers sent by one copy, then launches, or graphs of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +13,15 @@ from engine.attention.plan import Plan, SamplingPlan
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.device_sampler import KernelSampler
-from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
+from engine.running.graphs import Graphs, Step, fitting_size, graph_sizes
+from engine.running.piecewise import (
+    AttentionCall,
+    CutBatch,
+    Forward,
+    PiecewiseGraphs,
+    piece_sizes,
+)
+from engine.running.recorder import Cut, Recorder
 from engine.running.runner import ForwardOutput
 from engine.running.staging import BatchSize, DeviceFields, Staging, num_bytes, table_blocks
 from engine.running.warming import row_counts, warm_up_sampling, with_progress
@@ -37,6 +47,7 @@ class DeviceRunner:
     drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
     device_sampler: KernelSampler | None = None
     graphs: Graphs | None = None
+    pieces: PiecewiseGraphs | None = None
 
     def __post_init__(self) -> None:
         """Room for the largest batch there can be."""
@@ -53,19 +64,29 @@ class DeviceRunner:
         """See Runner."""
         graphs, count = self.graphs, len(plan.singles)
         graph = None if graphs is None else fitting_size(graphs.sizes, count, len(plan.chunks))
-        size = self._size_of(plan) if graph is None else self._graph_size(graph)
-        fields = self.staging.stage(size, plan)
-        picks = fields.picks[: len(plan.picks)]
         if graphs is not None and graph is not None:
+            fields = self.staging.stage(self._graph_size(graph), plan)
             ran = graphs.replay(graph, count)
             if ran.logits is not None and not plan.picks_all:
+                picks = fields.picks[: len(plan.picks)]
                 ran = ForwardOutput(ran.hidden, ran.logits[picks])
         else:
-            longest = max((span.length for span in plan.chunks), default=0)
-            hidden = self._forward(fields, count, longest)
-            picked = hidden if plan.picks_all else hidden[picks]
+            fields, hidden = self._launch(plan)
+            picked = hidden if plan.picks_all else hidden[fields.picks[: len(plan.picks)]]
             ran = ForwardOutput(hidden, self.model.logits(picked) if plan.picks else None)
         return ran if plan.sampling is None else self._drawn(ran, fields, plan.sampling)
+
+    def _launch(self, plan: Plan) -> tuple[DeviceFields, Tensor]:
+        """Kernel by kernel, or if tokens are few by graphs between attentions."""
+        singles, size = len(plan.singles), self._size_of(plan)
+        longest = max((span.length for span in plan.chunks), default=0)
+        rows = None if self.pieces is None else self.pieces.fitting_size(size.tokens)
+        if self.pieces is None or rows is None:
+            fields = self.staging.stage(size, plan)
+            return fields, self._forward(fields, singles, longest)
+        fields = self.staging.stage(size._replace(tokens=rows), plan)
+        batch = self._batch(fields, singles, longest)
+        return fields, self.pieces.replay(rows, batch)[: size.tokens]
 
     def _drawn(
         self, ran: ForwardOutput, fields: DeviceFields, drawing: SamplingPlan
@@ -107,7 +128,11 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:
-        """Decode steps by batch size; before anything is in KV memory."""
+        """Decode steps by batch size, and others by tokens; before KV memory has anything."""
+        self._capture_decode_steps(recorder)
+        self._capture_pieces(recorder)
+
+    def _capture_decode_steps(self, recorder: Recorder) -> None:
         sizes = graph_sizes(self.limits.max_sequences)
         rows, config = sizes[-1], self.model.config
         like = self.memory.block_rows
@@ -129,10 +154,32 @@ class DeviceRunner:
 
         return step
 
+    def _capture_pieces(self, recorder: Recorder) -> None:
+        sizes = piece_sizes(self.limits.max_tokens)
+        like = self.memory.block_rows
+        self.pieces = PiecewiseGraphs(like.new_empty(sizes[-1], self.model.config.hidden_size))
+        self.pieces.capture(recorder, sizes, partial(self._pieces_of, recorder))
+
+    def _pieces_of(self, recorder: Recorder, tokens: int) -> Forward:
+        """Over the fields of so many tokens, which stand for nothing as yet."""
+        fields = self.staging.clear(BatchSize(tokens, 1, self._most_blocks))
+        memory, kernels = self.memory, self.accelerator.kernels
+
+        def forward(cut: Cut) -> tuple[Tensor, Sequence[AttentionCall]]:
+            batch = CutBatch(
+                memory, kernels, fields.metadata, 0, tokens, recorder=recorder, cut=cut
+            )
+            return self.model.forward(self._tokens(fields, fields.tokens), batch), batch.calls
+
+        return forward
+
     def _forward(self, fields: DeviceFields, singles: int, longest: int = 0) -> Tensor:
-        kernels = self.accelerator.kernels
-        batch = DeviceBatch(self.memory, kernels, fields.metadata, singles, longest)
+        batch = self._batch(fields, singles, longest)
         return self.model.forward(self._tokens(fields, fields.tokens), batch)
+
+    def _batch(self, fields: DeviceFields, singles: int, longest: int) -> DeviceBatch:
+        kernels = self.accelerator.kernels
+        return DeviceBatch(self.memory, kernels, fields.metadata, singles, longest)
 
     def _tokens(self, fields: DeviceFields, others: Tensor | int) -> Tensor:
         """[tokens] what was drawn last for each row that has a source, else `others`."""

@@ -1,29 +1,25 @@
-"""Which batches are replayed as a CUDA graph, and the graphs themselves.
+"""Decode steps as CUDA graphs: which batch sizes have one, and the graphs themselves.
 
 A decode step of a few sequences is a thousand small launches: told one by one, they take the
 host longer than the device. Captured once, they are told as one. A graph has fixed shapes and
 addresses, so there is one for each of some batch sizes; a smaller batch is padded up to it with
 rows that stand for nothing.
 
-Only steps of one token for each sequence are captured. A step with a chunk of a prompt has
-another shape each time, and its hundreds of rows keep the device busy longer than the host
-needs to tell what is next: docs/decisions/0044-steps-on-a-device.md.
+Only steps of one token for each sequence are captured whole. Those with a chunk of a prompt
+are captured in pieces if they are small: engine/running/piecewise.py.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-import torch
-
+from engine.running.recorder import Recorder, Replay
 from engine.running.runner import ForwardOutput
 from engine.running.warming import with_progress
 
 SMALL_SIZES = (1, 2, 4)
-OURS_ALONE = "thread_local"  # is captured: NCCL has a thread that looks at events meanwhile
 SIZE_STEP = 8
-WARM_UPS = 2  # before a capture: kernels are compiled, libraries take their workspaces
 
 Step: TypeAlias = Callable[[], ForwardOutput]
 
@@ -35,9 +31,9 @@ def graph_sizes(most: int) -> list[int]:
 
 
 def fitting_size(sizes: Sequence[int], singles: int, chunks: int) -> int | None:
-    """The smallest size that has room for a batch; None: it is run without a graph.
+    """The smallest size that has room for a batch; None: it is not replayed as one graph.
 
-    Drafts make a chunk of their sequence, so they are run without. What is done with a step's
+    Drafts make a chunk of their sequence, so they are not. What is done with a step's
     logits or hidden states comes behind it, so sampling, grammars and pooling are all the same.
     """
     if chunks or not singles:
@@ -45,46 +41,12 @@ def fitting_size(sizes: Sequence[int], singles: int, chunks: int) -> int | None:
     return next((size for size in sizes if size >= singles), None)
 
 
-class Recorder(Protocol):
-    """Captures work, to do it again at one word."""
-
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Do `work` for a try, then capture it; calling what comes back replays it.
-
-        It reads and writes the tensors that it read and wrote when it was captured, whatever
-        names for them mean by then.
-        """
-
-
-class CudaRecorder:
-    """One pool of memory for all graphs: what one works in, the next may, as only one runs."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """See Recorder."""
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            for _ in range(WARM_UPS):
-                work()
-        current.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode=OURS_ALONE
-        ):
-            work()
-        return graph.replay
-
-
 @dataclass(slots=True)
 class Graphs:
     """Of each size one; all write to `outputs`, whose rows are as many as the largest has."""
 
     outputs: ForwardOutput
-    _replays: dict[int, Callable[[], None]] = field(default_factory=dict)
+    _replays: dict[int, Replay] = field(default_factory=dict)
 
     @property
     def sizes(self) -> Sequence[int]:

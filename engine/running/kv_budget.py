@@ -18,6 +18,7 @@ from engine.errors import UnusableDevice
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.device import DeviceRunner, staged_bytes
+from engine.running.piecewise import piece_sizes
 from engine.scheduling.sequence_manager import Limits
 
 FLAG = "--gpu-memory-utilization"
@@ -122,11 +123,19 @@ def log_kv_cache_size(blocks: int, block_size: int, max_len: int) -> None:
 def measure(
     model: Model, accelerator: Accelerator, memory: KvMemory, limits: Limits, *, graphs: bool
 ) -> MemoryNeeds:
-    """Run the largest batches there can be over a `memory` that is just large enough."""
+    """Run the largest batches there can be over a `memory` that is just large enough.
+
+    Graphs share a pool, which is as large as what the largest of them works in.
+    """
     runner = DeviceRunner(model, memory, accelerator, limits)
     singles = _needs(accelerator, runner, _singles(limits))
     prompts = _needs(accelerator, runner, _prompts(memory, limits))
-    return MemoryNeeds(max(prompts, singles), singles if graphs else 0)
+    most = max(prompts, singles)
+    if not graphs:
+        return MemoryNeeds(most, 0)
+    few = replace(limits, max_tokens=piece_sizes(limits.max_tokens)[-1])
+    pieces = _needs(accelerator, runner, _prompts(memory, few))
+    return MemoryNeeds(most, max(singles, pieces))
 
 
 def least_blocks(limits: Limits, block_size: int) -> int:

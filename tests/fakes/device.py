@@ -1,6 +1,8 @@
 """A CPU that is taken for a device: kernels in plain torch or interpreted, and graphs."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from engine.kernels.searching import Search, search_for
 from engine.kernels.token_logprobs import TokenLogprobs
 from engine.loading import load_engine
 from engine.request import Sampling
-from engine.running.graphs import Recorder
+from engine.running.recorder import Cut, Recorder, Replay
 from engine.running.runner import HostCopy
 from engine.sampling.logprobs import logprobs_of
 from engine.sampling.logprobs import top_logprobs as of_sampler
@@ -30,6 +32,7 @@ from engine.torch_engine import TorchEngine
 DEVICE: dict[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 6,
+    "max_num_batched_tokens": 64,
     "kv_cache_memory_bytes": 1 << 24,
 }
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], object]
@@ -47,11 +50,11 @@ class TapeRecorder:
 
     def __init__(self, order: list[str] | None = None) -> None:
         self.order = list[str]() if order is None else order
-        self.captured = 0
+        self.captured = self.captured_in_pieces = 0
         self.spoken = list[list[tuple[str, list[torch.Size]]]]()
-        self.replayed = 0
+        self.replayed = self.replayed_pieces = 0
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def record(self, work: Callable[[], None]) -> Replay:
         work()
         with _Tape() as tape:
             work()
@@ -61,10 +64,33 @@ class TapeRecorder:
         def replay() -> None:
             self.replayed += 1
             self.order.append("replay")
-            for call in tape.calls:
-                _again(call)
+            tape.play()
 
         return replay
+
+    def record_pieces(self, work: Callable[[Cut], None]) -> list[Replay]:
+        work(lambda between: between())
+        with ExitStack() as taping:
+            tapes = [taping.enter_context(_Tape())]
+
+            def cut(_between: Callable[[], None]) -> None:
+                taping.close()
+                tapes.append(taping.enter_context(_Tape()))
+
+            work(cut)
+        self.captured_in_pieces += 1
+        self.spoken.append(
+            [_said(call) for tape in tapes for call in tape.calls if _is_said(call)]
+        )
+        return [partial(self._play_piece, tape) for tape in tapes]
+
+    def lend(self, tensor: Tensor) -> Tensor:
+        """Itself: here what is captured keeps its memory."""
+        return tensor
+
+    def _play_piece(self, tape: "_Tape") -> None:
+        self.replayed_pieces += 1
+        tape.play()
 
 
 class _Tape(TorchDispatchMode):
@@ -84,6 +110,10 @@ class _Tape(TorchDispatchMode):
         made = func(*args, **kwargs)
         self.calls.append((func, args, kwargs, made))
         return made
+
+    def play(self) -> None:
+        for call in self.calls:
+            _again(call)
 
 
 def _again(call: Call) -> None:

@@ -39,6 +39,8 @@ def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
     assert {
         "transformers decode step",
         "transformers prefill",
+        "short prefill",
+        "short prefill without graphs",
         "hand-over 1P1D",
         "loading",
     } <= beside.keys()

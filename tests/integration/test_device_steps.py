@@ -1,6 +1,7 @@
 """Steps as a device makes them, with graphs and without, say what the CPU's engine says."""
 
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,32 @@ def test_graphs_are_replayed_and_not_made_anew(llama: Path) -> None:
 
 
 def test_without_graphs_none_are_captured(llama: Path) -> None:
-    assert graphs_of(on_device(llama, enforce_eager=True)) == []
+    engine = on_device(llama, enforce_eager=True)
+    assert graphs_of(engine) == []
+    assert runner_of(engine).pieces is None
+
+
+@pytest.mark.parametrize("drafts", [None, '{"num_speculative_tokens": 4}'])
+def test_steps_of_few_tokens_are_replayed_in_pieces(llama: Path, drafts: str | None) -> None:
+    """Whatever a capture left in their tensors, and beside larger ones that are not."""
+    prompts = [(PROMPTS[3] * 4)[:50], *PROMPTS]
+    expected = run(load(llama), requests(prompts))
+    replayed = list[int]()
+    for largest in (0, 48, 64):
+        accelerator = FakeAccelerator()
+        engine = on_device(llama, accelerator, speculative_config=drafts, block_size=5)
+        pieces = runner_of(engine).pieces
+        assert pieces is not None
+        for size in pieces.sizes:
+            if size > largest:
+                del pieces._pieces[size]
+        with torch.inference_mode():
+            for call in chain(*(one.calls for one in pieces._pieces.values())):
+                call.queries.fill_(torch.nan)
+                call.read.fill_(torch.nan)
+        assert run(engine, requests(prompts)) == expected
+        replayed.append(accelerator.tape.replayed_pieces)
+    assert 0 == replayed[0] < replayed[1] < replayed[2]
 
 
 def test_a_terminal_sees_what_is_compiled_and_captured(

@@ -1,5 +1,8 @@
 """What a decode step costs the host beside what it launches: calls, which no clock disturbs."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,7 @@ from torch import Tensor
 
 from engine.kernels.sampling import SamplingKernels
 from engine.request import Request, RequestId, Sampling
-from engine.running.graphs import Recorder
+from engine.running.recorder import Cut, Recorder, Replay
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import prompt
@@ -38,9 +41,17 @@ class Idle(FakeAccelerator):
 
 
 class _Blank:
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def record(self, work: Callable[[], None]) -> Replay:
         work()
         return _nothing
+
+    def record_pieces(self, work: Callable[[Cut], None]) -> list[Replay]:
+        pieces: list[Replay] = [_nothing]
+        work(lambda _: pieces.append(_nothing))
+        return pieces
+
+    def lend(self, tensor: Tensor) -> Tensor:
+        return tensor
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -54,7 +65,7 @@ def _choose(*_: Tensor, out: Tensor, alive: Tensor | None = None, **__: object) 
 
 
 def calls_of_a_step(folder: Path, sampling: Sampling, rows: int) -> float:
-    engine = on_device(folder, Idle(), max_num_seqs=rows)
+    engine = on_device(folder, Idle(), max_num_seqs=rows, max_num_batched_tokens=512)
     for row in range(rows):
         engine.generate(Request(RequestId(str(row)), prompt(5 + row % 7), sampling))
 
@@ -75,3 +86,12 @@ def test_a_steps_calls_are_few(tmp_path: Path, kind: str) -> None:
     most, most_each = MOST_CALLS[kind]
     assert few - 8 * each <= most
     assert each <= most_each
+
+
+def test_the_bench_of_launches_measures_both_ways() -> None:
+    command = [sys.executable, "-m", "bench.launches", "--layers", "2", "--steps", "3"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert ran.returncode == 0, ran.stderr
+    times = re.findall(r"2 layers: ([\d.]+) ms kernel by kernel, ([\d.]+) ms in", ran.stdout)
+    assert len(times) == 3
+    assert all(float(time) > 0 for turn in times for time in turn)

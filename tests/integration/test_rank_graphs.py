@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.request import Sampling
+from engine.running.piecewise import piece_sizes
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -53,7 +54,8 @@ def test_ranks_with_graphs_say_what_one_process_says(
     captured = 0 if family in ("gpt_oss", "deepseek_v3") else len(SIZES)
     assert [tape.captured for tape in tapes] == [captured] * 2
     assert tapes[0].replayed == tapes[1].replayed
-    assert bool(tapes[0].replayed) is bool(captured)
+    assert tapes[0].replayed_pieces == tapes[1].replayed_pieces
+    assert bool(tapes[0].replayed) is bool(tapes[0].replayed_pieces) is bool(captured)
 
 
 def test_every_rank_says_the_same_to_the_others_in_the_same_order(llama: Path) -> None:
@@ -61,12 +63,12 @@ def test_every_rank_says_the_same_to_the_others_in_the_same_order(llama: Path) -
     with on_devices(llama, 4) as (_, devices):
         spoken = [device.tape.spoken for device in devices]
     assert all(one == spoken[0] for one in spoken)
-    for size, said in zip(SIZES, spoken[0], strict=True):
-        assert [name for name, _ in said] == [
-            *["c10d.allreduce_.default"] * 4,
-            "c10d._allgather_base_.default",
-        ]
+    pieces = sorted(piece_sizes(DEVICE["max_num_batched_tokens"]), reverse=True)
+    for size, said in zip([*SIZES, *pieces], spoken[0], strict=True):
+        assert [name for name, _ in said[:4]] == ["c10d.allreduce_.default"] * 4
         assert all(shape[0] == size for _, shapes in said[:4] for shape in shapes)
+    gathering = [name for said in spoken[0] for name, _ in said[4:]]
+    assert gathering == ["c10d._allgather_base_.default"] * len(SIZES), "pieces have no logits"
 
 
 def test_without_graphs_none_are_captured(llama: Path) -> None:
@@ -75,6 +77,7 @@ def test_without_graphs_none_are_captured(llama: Path) -> None:
             load(llama), requests(PROMPTS, SEEDED)
         )
     assert [device.tape.captured for device in devices] == [0, 0]
+    assert [device.tape.captured_in_pieces for device in devices] == [0, 0]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

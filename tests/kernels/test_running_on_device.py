@@ -5,6 +5,7 @@ import torch
 
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
+from engine.running.recorder import CudaRecorder, Cut, Replay
 from engine.running.staging import BatchSize, Staging
 
 pytestmark = pytest.mark.gpu
@@ -46,9 +47,6 @@ def test_what_is_brought_are_the_numbers_of_then_and_nobody_waits(device: torch.
 
 def test_graphs_are_replayed_over_what_lies_there_by_then(device: torch.device) -> None:
     """Several share a pool; what one works in is of no account to the next."""
-    pytest.importorskip("rich")
-    from engine.running.graphs import CudaRecorder
-
     recorder, source = CudaRecorder(device), torch.randn(64, 32, device=device)
     made = torch.zeros(64, 32, device=device)
 
@@ -69,3 +67,39 @@ def test_graphs_are_replayed_over_what_lies_there_by_then(device: torch.device) 
         replay()
         torch.testing.assert_close(made[:rows], (source[:rows] * 2).cumsum(1))
         assert made[rows:].eq(-7).all()
+
+
+def test_pieces_share_a_pool_and_lend_what_is_read_between_them(device: torch.device) -> None:
+    """What is lent has its numbers until the piece behind it runs, and keeps no memory."""
+    recorder = CudaRecorder(device)
+    source = torch.randn(64, 256, device=device, dtype=torch.bfloat16)
+    made = torch.zeros_like(source)
+
+    def record(rows: int) -> tuple[list[Replay], list[tuple[torch.Tensor, torch.Tensor]]]:
+        lent = list[tuple[torch.Tensor, torch.Tensor]]()
+
+        def work(cut: Cut) -> None:
+            lent.clear()
+            hidden = source[:rows] + 1
+            for _ in range(3):
+                asked = (hidden * 2)[:, ::2]
+                read = torch.empty_like(asked)
+                lent.append((recorder.lend(asked), recorder.lend(read)))
+                cut(lambda asked=asked, read=read: read.copy_(asked))  # type: ignore[misc]
+                hidden = hidden + read.repeat_interleave(2, 1)
+            made[:rows].copy_(hidden)
+
+        return list(recorder.record_pieces(work)), lent
+
+    recorded = {rows: record(rows) for rows in (64, 8, 24)}
+    for rows in (8, 64, 24, 8):
+        source.normal_()
+        (first, *others), lent = recorded[rows]
+        first()
+        expected = source[:rows] + 1
+        for replay, (asked, read) in zip(others, lent, strict=True):
+            torch.testing.assert_close(asked, (expected * 2)[:, ::2])
+            read.copy_(asked * 0.5)
+            expected = expected + (asked * 0.5).repeat_interleave(2, 1)
+            replay()
+        torch.testing.assert_close(made[:rows], expected)

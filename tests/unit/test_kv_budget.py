@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,9 @@ from engine.running.kv_budget import (
     DeviceMemoryBudget,
     MemoryNeeds,
     kv_bytes,
+    least_blocks,
     log_kv_cache_size,
+    measure,
     share_bytes,
 )
 from engine.running.staging import num_bytes
@@ -30,6 +33,7 @@ from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import load
 
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
@@ -89,6 +93,50 @@ def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
     assert later > 9000 + 5 * 4 * 64 // 4, "tables of all seats are among it"
     assert blocks == (524288 - 5000 - 2 * 700 - later) // block_bytes
     assert max(seen) * 4 >= 33
+
+
+class RowsTaken(TorchKernels):
+    """Notes the most rows that it was given."""
+
+    rows = 0
+
+    def turn_and_write(self, parts: Parts, *others: Any) -> torch.Tensor:  # noqa: ANN401
+        self.rows = max(self.rows, len(parts[0]))
+        return super().turn_and_write(parts, *others)
+
+
+class TakenByRows(FakeAccelerator):
+    """A device on which a batch takes a byte for each of its rows."""
+
+    def __init__(self) -> None:
+        self.taken = RowsTaken()
+        super().__init__(self.taken, 1 << 20, 1 << 20)
+
+    def empty_cache(self) -> None:
+        self.taken.rows = 0
+
+    def memory_bytes(self) -> tuple[int, int]:
+        return self.free - self.taken.rows, self.total
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seats", "graphs", "needs"),
+    [
+        (600, 5, True, MemoryNeeds(600, 512)),
+        (33, 5, True, MemoryNeeds(33, 33)),
+        (4, 9, True, MemoryNeeds(9, 9)),
+        (600, 5, False, MemoryNeeds(600, 0)),
+    ],
+)
+def test_graphs_need_what_the_largest_that_is_captured_works_in(
+    tmp_path: Path, tokens: int, seats: int, graphs: bool, needs: MemoryNeeds
+) -> None:
+    model = load(make_checkpoint(tmp_path)).decoder
+    limits = Limits(tokens, seats, 640)
+    memory = KvMemory(
+        model.kv_shape, least_blocks(limits, 4), 4, torch.float32, torch.device("cpu")
+    )
+    assert measure(model, TakenByRows(), memory, limits, graphs=graphs) == needs
 
 
 def test_lines_of_the_log_are_vllms(caplog: pytest.LogCaptureFixture) -> None:

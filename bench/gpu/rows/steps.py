@@ -1,10 +1,11 @@
-"""Whole steps of our engine: decode by batch, and a long prompt.
+"""Whole steps of our engine: decode by batch, a long prompt, and short ones in two ways.
 
 A step's tokens are on the host when it ends, and the next one may be launched by then: so it
 takes from one end to the next one's. What of that the device does not work is the host's.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,12 @@ def rows(shape: Shape) -> Iterator[Row]:
     for batch in _wanted_first(shape.batches):
         make = partial(decode, loaded, batch)
         yield Row("decode step", f"batch {batch}, context {shape.context}", make)
-    yield Row("prefill", f"{shape.prefill} tokens", partial(_prefill, loaded))
+    yield Row("prefill", f"{shape.prefill} tokens", partial(_prefill, loaded, shape.prefill))
+    for tokens in shape.few:
+        make = partial(_prefill, loaded, tokens)
+        yield Row("short prefill", f"{tokens} tokens", make)
+        make = partial(_without_graphs, loaded, tokens)
+        yield Row("short prefill without graphs", f"{tokens} tokens", make)
 
 
 def _wanted_first(batches: Sequence[int]) -> Sequence[int]:
@@ -46,8 +52,22 @@ def decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
     )
 
 
-def _prefill(loaded: "Loaded", device: torch.device) -> Prepared:
-    ours, tokens = loaded.on(device), loaded.shape.prefill
-    return Prepared(
-        partial(ours.prompt, tokens), prompt_floor(loaded.shape, tokens), steps=True
-    )
+def _prefill(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
+    ours = loaded.on(device)
+    floor = prompt_floor(loaded.shape, tokens)
+    return Prepared(partial(ours.prompt, tokens), floor, steps=True)
+
+
+def _without_graphs(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
+    """Launched kernel by kernel, as larger batches are."""
+    from engine.running.device import DeviceRunner
+
+    prepared, runner = _prefill(loaded, tokens, device), loaded.on(device).runner
+    if not isinstance(runner, DeviceRunner):
+        return prepared  # a CPU's, which has none
+    pieces, runner.pieces = runner.pieces, None
+
+    def put_back() -> None:
+        runner.pieces = pieces
+
+    return replace(prepared, close=put_back)

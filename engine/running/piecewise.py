@@ -1,0 +1,128 @@
+"""Piecewise CUDA graphs: steps of few tokens that are not one token for each sequence.
+
+A short prompt, what is new in a chat behind a cached prefix, drafts to be verified, or one of
+these beside decode rows: some hundred tokens keep the device busy for less time than the host
+takes to launch all kernels of the step one by one. How these tokens are divided into sequences
+matters to attention alone. All that lies between two attentions follows from the number of
+tokens, so that is captured, for some numbers of tokens, and attention is launched in between:
+
+    graph: embed, norm, qkv, rope, write KV | attention 0 | graph: o, norm, mlp, norm, qkv, ...
+    | attention 1 | ... | graph: o, norm, mlp, norm
+
+A batch is padded with rows that stand for nothing up to the next captured number of tokens.
+Larger batches keep the device busy for longer than the host needs, and are launched one by one:
+docs/decisions/0082-short-prompts-in-pieces.md.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
+
+from torch import Tensor
+
+from engine.attention.device_batch import DeviceBatch
+from engine.kernels.style import AttentionStyle
+from engine.running.recorder import Cut, Recorder, Replay
+from engine.running.warming import with_progress
+
+SIZES = (4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+"""Tokens. Up to 128 a step takes as long as the weights to be read, so padding costs little."""
+
+
+def piece_sizes(most: int) -> list[int]:
+    """Numbers of tokens that are captured, where a batch has at most so many; ascending."""
+    return [*(size for size in SIZES if size < most), *([most] if most <= SIZES[-1] else [])]
+
+
+class AttentionCall(NamedTuple):
+    """An attention between two pieces: where it reads queries, and where it leaves values."""
+
+    layer: int
+    style: AttentionStyle
+    queries: Tensor  # [tokens, heads, width]
+    read: Tensor  # [tokens, heads * value width]
+
+
+class Attending(Protocol):
+    """What of a batch is launched between pieces."""
+
+    def attend_into(
+        self, layer: int, style: AttentionStyle, queries: Tensor, read: Tensor, /
+    ) -> None:
+        """[tokens, heads, width] against the layer's KV, into [tokens, heads * value width]."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class CutBatch(DeviceBatch):
+    """A batch whose forward pass is captured: each attention ends a piece, and is noted."""
+
+    recorder: Recorder
+    cut: Cut
+    calls: list[AttentionCall] = field(default_factory=list)
+
+    def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
+        """See Batch."""
+        read, lend = self.room_for(queries), self.recorder.lend
+        self.calls.append(AttentionCall(layer, style, lend(queries), lend(read)))
+        self.cut(partial(self.attend_into, layer, style, queries, read))
+        return read
+
+
+Forward: TypeAlias = Callable[[Cut], tuple[Tensor, Sequence[AttentionCall]]]
+"""A forward pass to be captured: [tokens, hidden], and the attentions that it had."""
+
+
+class _Pieces(NamedTuple):
+    """`calls` has what lies between `replays`: one less."""
+
+    replays: Sequence[Replay]
+    calls: Sequence[AttentionCall]
+
+    def run(self, batch: Attending) -> None:
+        first, *others = self.replays
+        first()
+        for call, replay in zip(self.calls, others, strict=True):
+            batch.attend_into(*call)
+            replay()
+
+
+@dataclass(slots=True)
+class PiecewiseGraphs:
+    """Of each size one; all leave what they made in `hidden`, [largest size, hidden size]."""
+
+    hidden: Tensor
+    _pieces: dict[int, _Pieces] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of those that were captured, ascending."""
+        return sorted(self._pieces)
+
+    def capture(
+        self, recorder: Recorder, sizes: Sequence[int], forward_of: Callable[[int], Forward]
+    ) -> None:
+        """`forward_of` a size is its forward pass; the largest first, for the pool's sake."""
+        order = sorted(sizes, reverse=True)
+        for size in with_progress(order, "capturing graphs of short prompts"):
+            self._pieces[size] = self._captured(recorder, size, forward_of(size))
+
+    def fitting_size(self, tokens: int) -> int | None:
+        """The smallest that has room for so many; None: there are too many."""
+        return next((size for size in self.sizes if size >= tokens), None)
+
+    def replay(self, size: int, batch: Attending) -> Tensor:
+        """Over a batch whose numbers are staged for `size` tokens; [size, hidden]."""
+        self._pieces[size].run(batch)
+        return self.hidden[:size]
+
+    def _captured(self, recorder: Recorder, size: int, forward: Forward) -> _Pieces:
+        calls: Sequence[AttentionCall] = ()
+
+        def work(cut: Cut) -> None:
+            nonlocal calls
+            hidden, calls = forward(cut)
+            self.hidden[:size].copy_(hidden)
+
+        replays = recorder.record_pieces(work)
+        return _Pieces(replays, calls)
