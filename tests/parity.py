@@ -16,59 +16,64 @@ from tests.fakes.mixtures import EVERY_CASE
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 HEAD = """# Models
 
-Made by `python -m tests.parity` from the tests of `tests/integration/test_parity.py` and
+`python -m tests.parity` generates this page from `tests/integration/test_parity.py` and
 `tests/integration/test_families.py`, which compare every family with transformers on tiny
-random checkpoints. `make test` runs all of them.
+random checkpoints. `make test` runs all of these tests.
 
-Checkpoints are folders in the Hugging Face layout: `config.json`, safetensors;
-those that are quantized run as [these do](gpu-kernels.md#weights-of-8-and-of-4-bits).
+Checkpoints are folders in the Hugging Face layout: `config.json` and safetensors. Quantized
+checkpoints run as [described for GPU kernels](gpu-kernels.md#weights-of-8-and-of-4-bits).
 The experts of gpt-oss may be packed as MXFP4; they are unpacked when they are read. Experts
-may be stored one by one, as published, or stacked, as transformers has them. What a config
-asks for and we do not do is refused by name when a node starts.
+may be stored one by one, as published, or stacked, as in transformers. If a config asks for
+something that pdserve does not support, it is refused by name when a node starts.
 
-Random weights say nothing of a published model's range. Gemma 2 and 3 and GLM-4 were trained in
-bfloat16, and their values are known to leave what float16 can hold: run them in bfloat16. Of
-models of text and images (`gemma3`, `mistral3`) only the text's part is loaded.
+Tests with random weights do not cover the value range of a published model. Gemma 2 and 3 and
+GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run
+them in bfloat16. Of models for text and images (`gemma3`, `mistral3`), only the text part is
+loaded.
 
 ## Families and features
 
-The dtypes in which a feature was compared with transformers. In float32, 64 greedy tokens are
-those of transformers after every prompt (a token whose logit is within 0.0001 of the best
-counts as the best). In bfloat16 and float16, 16 tokens are, up to what rounding costs
-transformers itself, and so are the logits of a prompt. With experts, nine of ten tokens are:
-rounding also decides between two experts that score alike, here as in transformers.
+The table lists the dtypes in which each feature was compared with transformers. In float32,
+64 greedy tokens after every prompt equal those of transformers (a token whose logit is within
+0.0001 of the best counts as the best). In bfloat16 and float16, 16 tokens are equal, and so are
+the logits of a prompt, within the error that rounding causes in transformers itself. With
+experts, nine of ten tokens are equal: rounding also decides between two experts with almost
+equal scores, here as in transformers.
 
 - whole prompts, chunked prompts: five prompts of 1 to 130 tokens, run at once, each in one
-  piece, or in pieces
-- odd blocks: in blocks of 5 tokens and pieces that fit nothing
+  chunk, or in several
+- odd blocks: with blocks of 5 tokens, and chunk sizes that do not match them
 - shared prefixes: prompts that begin with the blocks of others
 - windows: layers that see fewer tokens than the prompt has
-- split: the prompt on one engine, the answer on another, with the KV carried over
+- split: the prompt on one engine, the answer on another, with the KV transferred
 """
 SETTINGS = """
 ## What configs may ask for
 
-Each was compared with transformers in float32: 24 greedy tokens after up to eight prompts of 1
-to 130 tokens, and the logits of the longest. "Of old" are spellings of older checkpoints.
+Each of these config settings was compared with transformers in float32: 24 greedy tokens after
+up to eight prompts of 1 to 130 tokens, and the logits of the longest prompt. "Of old" marks the
+spelling of older checkpoints.
 """
 LONGROPE = """
 LongRoPE's factors are chosen by `--max-model-len`, as in vLLM, and not by the length of each
-sequence, as in transformers ([why](../decisions/0012-longrope-by-the-longest.md)): both agree
-up to the trained length if `--max-model-len` is not above it, and beyond it otherwise.
+sequence, as in transformers ([why](../decisions/0012-longrope-by-the-longest.md)). If
+`--max-model-len` is not above the trained length, both agree up to that length; otherwise they
+agree beyond it.
 """
 ADAPTED_HEAD = """
 ## Through transformers' own code
 
-Any other decoder of transformers runs through its own code over our attention, if it says over
-KV blocks what it says alone: that is tried when a node starts, on two short prompts
-([why](../decisions/0022-transformers-code-for-other-models.md)). It is slower than a family of
-ours. `--model-impl transformers` runs those so, too.
+Any other decoder in transformers runs through its own code over our attention, if it gives the
+same output over KV blocks as alone. This is checked on two short prompts when a node starts
+([why](../decisions/0022-transformers-code-for-other-models.md)). Such a model is slower than
+one of our own families. `--model-impl transformers` runs our own families in this way, too.
 
-Compared like the families above, in float32, in chunks: 64 greedy tokens after five prompts of
-1 to 75 tokens, and the logits of the longest.
+These models were compared like the families above, in float32, in chunks: 64 greedy tokens
+after five prompts of 1 to 75 tokens, and the logits of the longest prompt.
 """
 REFUSED_HEAD = """
-Refused, as others are that keep more than keys and values or attend in a way of their own:
+These models are refused, like all others that keep more state than keys and values, or that
+use their own kind of attention:
 """
 
 
@@ -98,14 +103,14 @@ def _settings() -> Iterator[str]:
 
 
 def _adapted() -> Iterator[str]:
-    yield from _row("`model_type`", "with a window")
+    yield from _row("`model_type`", "sliding window")
     yield from _row("---", "---")
     for family, settings in ADAPTED.items():
         yield from _row(f"`{family}`", "yes" if "sliding_window" in settings else "has none")
 
 
 def _refused() -> Iterator[str]:
-    yield from _row("`model_type`", "told")
+    yield from _row("`model_type`", "error")
     yield from _row("---", "---")
     for family, (_, why) in STATEFUL.items():
         yield from _row(f"`{family}`", f'"{why} …"')
