@@ -49,7 +49,7 @@ KV = Row(
             "Hand-overs that were lost",
             "Share whose prompt the decode node had to run itself.",
             "percentunit",
-            (Query(f"({LOST} or vector(0)) / {ALL}", "lost"),),
+            (Query(f"({LOST} or vector(0)) / ({ALL} > 0)", "lost"),),
             most=1,
         ),
         Panel(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry
 
 from api.door.limiter import ConnectionLimiter
-from api.generator import FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
+from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
 from discovery.registration import Registration, Role
 from discovery.registry import Node, Registry
 from engine.api import EngineLoad, TierLoad
@@ -29,7 +29,7 @@ Labels = frozenset[str]
 def exported_by_nodes() -> Mapping[str, Labels]:
     """The labels of each sample's name."""
     metrics, rid = NodeMetrics(), RequestId("r")
-    events = [
+    events: list[Event | PooledEvent] = [
         PromptEvent(16, fetched_tokens=8),
         StageEvent("transfer", 0.5, 4096),
         TokenEvent((8,), FinishReason.LENGTH),

@@ -21,8 +21,10 @@ def counted(health: Health) -> dict[tuple[str, str, str], float]:
     }
 
 
-def said(role: Role, name: str, fingerprint: str = "f", **more: State) -> Registration:
-    return Registration(role, f"{name}:1", f"{name}:2", name, "m", fingerprint, **more)
+def said(
+    role: Role, name: str, fingerprint: str = "f", state: State = State.READY
+) -> Registration:
+    return Registration(role, f"{name}:1", f"{name}:2", name, "m", fingerprint, state=state)
 
 
 def test_each_node_is_in_the_state_that_keeps_it_from_work() -> None:
