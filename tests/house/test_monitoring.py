@@ -12,6 +12,7 @@ import yaml
 
 from deploy.monitoring.grafana_json import COLUMNS, FILE, FIRING, VARIABLES, rendered
 from discovery.registration import Role
+from node.metrics import NodeMetrics
 from proxy.admin.shapes import scrape_targets
 from tests.fakes.exported import exported_by_nodes, exported_by_proxies
 from tests.fakes.promql import in_braces, named_in
@@ -54,10 +55,10 @@ def queries() -> Iterator[tuple[str, str]]:
     for panel in DRAWN.values():
         yield from ((one["expr"], one["legendFormat"]) for one in panel["targets"])
     for rule in RULES.values():
-        notes = rule["annotations"]
-        yield rule["expr"], notes["summary"] + notes["description"]
+        yield rule["expr"], " ".join(rule["annotations"].values())
     for _, query in VARIABLES.values():
-        selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        asked = query.removeprefix("label_values(").removesuffix(")")
+        selector, _, label = asked.rpartition(", ")
         yield selector, f"{{{{{label}}}}}"
     yield FIRING, "{{alertname}} {{instance}}"
 
@@ -81,13 +82,8 @@ def test_metrics_and_labels_that_are_asked_for_are_exported(expression: str, sai
 
 def of_page() -> Mapping[str, str]:
     """What the reference says of each metric."""
-    rows = [
-        row for part in ("node", "proxy") for row in table(METRICS_PAGE, f"Of {DEFINITE[part]}")
-    ]
+    rows = [*table(METRICS_PAGE, "Of a node"), *table(METRICS_PAGE, "Of the proxy")]
     return {row["metric"].strip("`"): row["meaning"] for row in rows}
-
-
-DEFINITE = {"node": "a node", "proxy": "the proxy"}
 
 
 @pytest.mark.parametrize("expression", sorted({expression for expression, _ in QUERIES}))
@@ -171,7 +167,11 @@ def test_what_is_scraped_is_where_the_proxy_has_it() -> None:
     assert config["rule_files"] == ["alerts.yml"]
 
 
-def test_each_metric_that_a_proxy_has_was_made_to_count() -> None:
+def test_all_that_is_exported_was_made_to_count() -> None:
     """Or labels would go unseen, and with them who asks for others."""
-    counted = {SUFFIX.sub("", name) for name in exported_by_proxies()}
-    assert {name for name, _ in metrics_of(of_the_proxy())} <= counted
+    for registry, names in (
+        (NodeMetrics().registry, exported_by_nodes()),
+        (of_the_proxy(), exported_by_proxies()),
+    ):
+        counted = {SUFFIX.sub("", name) for name in names}
+        assert {name for name, _ in metrics_of(registry)} <= counted
