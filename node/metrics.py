@@ -9,7 +9,15 @@ from prometheus_client.registry import Collector
 
 from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
 from engine.api import EngineLoad, TierLoad
+from kv_transfer import errors
 from node.ipc import NO_LOAD, EngineOutputs
+
+LOAD_FAILURES = (
+    *(errors.PeerUnreachable, errors.LeaseExpired, errors.LayoutMismatch),
+    *(errors.CorruptKv, errors.TicketInUse, errors.TransferCancelled),
+)
+NO_FAILURES = {error.kind: 0 for error in LOAD_FAILURES}
+"""Exported from the start: Prometheus takes no notice of a counter that begins with 1."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +46,7 @@ class LoadCollector(Collector):
             yield GaugeMetricFamily(name, meaning, value)
         for name, meaning, value in (
             ("preemptions", "Requests put back, to be computed again.", load.preemptions),
+            ("prompt_tokens_computed", "Prompt tokens that were run.", load.prompt_tokens),
             ("spec_decode_num_drafts", "Times that tokens were foretold.", load.drafts),
             ("spec_decode_num_draft_tokens", "Tokens foretold.", load.draft_tokens),
             ("spec_decode_num_accepted_tokens", "Those that came.", load.accepted_tokens),
@@ -45,7 +54,7 @@ class LoadCollector(Collector):
             yield CounterMetricFamily(f"pdserve_{name}", meaning, value)
         meaning = "KV that did not come, or was wrong: computed anew, or the leg failed."
         failures = CounterMetricFamily("pdserve_kv_load_failures", meaning, labels=["reason"])
-        for reason, count in self.load_failures.items():
+        for reason, count in {**NO_FAILURES, **self.load_failures}.items():
             failures.add_metric([reason], count)
         yield failures
         yield from _of_tiers(load.tiers)

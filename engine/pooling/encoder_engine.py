@@ -67,6 +67,7 @@ class EncoderEngine:
     pooler: Pooler
     waiting: list[PoolingRequest] = field(default_factory=list)
     batch: list[PoolingRequest] = field(default_factory=list)
+    prompt_tokens: int = 0
     _memory: Tensor = field(default_factory=lambda: torch.zeros(BLOCK_BYTES, dtype=torch.uint8))
 
     @property
@@ -77,7 +78,8 @@ class EncoderEngine:
     @property
     def load(self) -> EngineLoad:
         """Counts only."""
-        return EngineLoad(len(self.waiting), len(self.batch), 1, 1)
+        waiting, running = len(self.waiting), len(self.batch)
+        return EngineLoad(waiting, running, 1, 1, prompt_tokens=self.prompt_tokens)
 
     def ready(self, request: Request) -> bool:
         """To be refused, whatever it asks for."""
@@ -161,7 +163,9 @@ class EncoderEngine:
             return StepResult((), (), 0)
         ran = zip(batch, self.model.run(batch), strict=True)
         pooled = [self._pool(one, rows) for one, rows in ran]
-        return StepResult((), (), sum(len(one.prompt) for one in batch), pooled=pooled)
+        count = sum(len(one.prompt) for one in batch)
+        self.prompt_tokens += count
+        return StepResult((), (), count, pooled=pooled)
 
     def _pool(self, request: PoolingRequest, rows: Tensor) -> Pooled:
         if self.info.pooling.labels:

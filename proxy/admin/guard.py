@@ -12,7 +12,7 @@ from proxy.admission.limits import ApiCaller
 HEALTH_PATHS = {"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"}
 OPEN_PATHS = frozenset({*HEALTH_PATHS, "/openapi.json", "/docs"})
 ADMIN_PATHS = ("/instances", "/workers")
-STATUS_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for admins
+STATUS_PATHS = frozenset({"/status", "/get_loads", "/metrics/targets"})  # clients, admins too
 OPERATORS_PATHS = STATUS_PATHS | {"/metrics"}
 TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "

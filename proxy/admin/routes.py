@@ -40,6 +40,7 @@ class AdminRoutes:
         routes.get("/workers/<path:name>")(self.show_worker)
         routes.delete("/workers/<path:name>")(self.remove_worker)
         routes.get("/get_loads")(self.show_loads)
+        routes.get("/metrics/targets")(self.show_scrape_targets)
         routes.get("/healthcheck")(self.say_who_is_there)
         routes.get("/liveness")(self.say_alive)
         routes.get("/readiness")(self.show_readiness)
@@ -113,6 +114,10 @@ class AdminRoutes:
     async def show_loads(self) -> Response:
         """How busy each node is."""
         return _json(shapes.loads((await self.status())["nodes"]))
+
+    async def show_scrape_targets(self) -> Response:
+        """Where Prometheus finds the metrics of each node."""
+        return _json(shapes.scrape_targets((await self.status())["nodes"]))
 
     async def say_alive(self) -> Response:
         """That this process answers, whatever becomes of nodes."""

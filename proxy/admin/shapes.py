@@ -85,6 +85,17 @@ def loads(nodes: Sequence[Node]) -> dict[str, Any]:
     }
 
 
+def scrape_targets(nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """`GET /metrics/targets`: every node, as Prometheus' HTTP service discovery has it."""
+    return [
+        {
+            "targets": [node["http_address"]],
+            "labels": {"role": node["role"], "model": node["model"] or ""},
+        }
+        for node in nodes
+    ]
+
+
 def readiness(status: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """`GET /readiness`: 503 while no request could be answered."""
     nodes: Sequence[Node] = status["nodes"]

@@ -12,7 +12,8 @@ from discovery.registration import Role
 from discovery.registry import Registry
 from proxy.health.health import Health
 from proxy.observing.failure_metrics import FailureMetrics, RefusedRegistrations
-from proxy.timeline.choice import ChoiceTimeline
+from proxy.observing.node_states import NodeStates
+from proxy.timeline.choice import FAILED, ChoiceTimeline
 
 PREFIX = "pdserve_proxy_"
 Child = TypeVar("Child", Counter, Histogram)
@@ -53,6 +54,7 @@ class ProxyMetrics:
         self.requests_in_flight = 0
         self.all = CollectorRegistry()
         self.all.register(_Cluster(registry, self))
+        self.all.register(NodeStates(health, PREFIX))
         self.all.register(FailureMetrics(health, PREFIX))
         self.all.register(RefusedRegistrations(registry, PREFIX))
         requests = self._counter("requests", "HTTP answers", "endpoint", "status")
@@ -60,6 +62,7 @@ class ProxyMetrics:
         self._answers = _Labelled(
             self._counter("answers", "Choices by their end", "finish").labels
         )
+        self._answers[FAILED].inc(0)  # exported before the first one fails
         self._tokens = _Labelled(self._counter("tokens", "Tokens of requests", "kind").labels)
         self._tries = self._counter("tries", "Attempts to carry out a request")
         self._moves = self._counter("moves", "Hand-overs that went on at another decode node")

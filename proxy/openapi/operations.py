@@ -153,6 +153,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("get", "/health"): Operation("cluster", "Whether requests can be answered"),
     ("get", "/status"): Operation("cluster", "Every node that is known"),
     ("get", "/metrics"): Operation("cluster", "For Prometheus", None, None, (PLAIN,)),
+    ("get", "/metrics/targets"): Operation("cluster", "Every node, for Prometheus to find it"),
     ("get", "/requests/{name}"): Operation("cluster", "The timeline of a request"),
     ("get", "/openapi.json"): Operation("cluster", "This document"),
     ("get", "/docs"): Operation("cluster", "This document, for people", None, None, (PAGE,)),

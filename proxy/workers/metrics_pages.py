@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-SHARED_VIEWS = frozenset({"pdserve_proxy_nodes", "pdserve_proxy_breakers"})
+SHARED_VIEWS = frozenset(
+    {"pdserve_proxy_nodes", "pdserve_proxy_nodes_by_state", "pdserve_proxy_breakers"}
+)
 CREATED = "_created"
 CUMULATIVE = ("counter", "histogram", "summary")
 Labels = tuple[tuple[str, str], ...]

@@ -53,7 +53,7 @@ def test_nothing_else_does(path: str, header: str | None) -> None:
         GUARD.check(path, header, None if path == "/status" else "admin")
 
 
-@pytest.mark.parametrize("path", ["/status", "/get_loads", "/requests/r1"])
+@pytest.mark.parametrize("path", ["/status", "/get_loads", "/metrics/targets", "/requests/r1"])
 def test_admins_may_look_as_clients_may(path: str) -> None:
     assert GUARD.check(path, None, "admin").name == "admin"
     assert GUARD.check(path, "Bearer two", None).name == "api-key-2"

@@ -193,7 +193,7 @@ def test_metrics_count_what_was_said() -> None:
         (rid, TokenEvent((8,), FinishReason.LENGTH)),
         (rid, FailedEvent("x", retryable=True)),
     ]
-    load = EngineLoad(1, 2, 3, 10, 4, 5, 6, 7)
+    load = EngineLoad(1, 2, 3, 10, 4, 5, 6, 7, prompt_tokens=8)
     metrics.record(EngineOutputs(events, load, {"corrupt": 2, "expired": 1}))
     read = metrics.registry.get_sample_value
     assert read("pdserve_kv_blocks_used") == 7
@@ -205,6 +205,7 @@ def test_metrics_count_what_was_said() -> None:
     assert read("pdserve_spec_decode_num_draft_tokens_total") == 6
     assert read("pdserve_spec_decode_num_accepted_tokens_total") == 7
     assert read("pdserve_generation_tokens_total") == 2
+    assert read("pdserve_prompt_tokens_computed_total") == 8
     assert read("pdserve_prompt_tokens_cached_total") == 16
     assert read("pdserve_kv_transfer_bytes_total") == 4096
     assert read("pdserve_stage_seconds_total", {"stage": "transfer"}) == 0.5
