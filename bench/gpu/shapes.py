@@ -11,7 +11,7 @@ class Shape:
     """Dimensions named as in config.json, and what is asked of it.
 
     `num_experts` 0: its MLPs are dense. `batches` are of decode steps, `context` tokens of KV
-    each; `prefill` is the tokens of a prompt.
+    each; `prefill` is the tokens of a prompt, `cached` those that short chunks are behind.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Shape:
     batches: tuple[int, ...] = (1, 8, 64)
     context: int = 2048
     prefill: int = 8192
+    cached: int = 32768
     handed_over: int = 2000
 
     @property
@@ -117,6 +118,7 @@ TINY = Shape(
     batches=(1, 3),
     context=40,
     prefill=24,
+    cached=1040,
     handed_over=40,
 )
 TINY_EXPERTS = replace(
