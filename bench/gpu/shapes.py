@@ -11,7 +11,8 @@ class Shape:
     """Dimensions named as in config.json, and what is asked of it.
 
     `num_experts` 0: its MLPs are dense. `batches` are of decode steps, `context` tokens of KV
-    each; `prefill` is the tokens of a prompt, `few` those of short ones.
+    each; `prefill` is the tokens of a prompt, `few` those of short ones, `cached` those that
+    short chunks are behind.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Shape:
     context: int = 2048
     prefill: int = 8192
     few: tuple[int, ...] = (32, 256)
+    cached: int = 32768
     handed_over: int = 2000
 
     @property
@@ -119,6 +121,7 @@ TINY = Shape(
     context=40,
     prefill=24,
     few=(6,),
+    cached=1040,
     handed_over=40,
 )
 TINY_EXPERTS = replace(

@@ -29,6 +29,7 @@ from engine.scheduling.sequence_manager import Limits
 from engine.sharding.group import RankGroup
 
 MOST_PICKS = 129  # that a warm-up makes logits of: beyond, products are of one kind
+MOST_NARROW = 129  # and over tables of a block: beyond, chunks' tiles are of one kind
 
 
 @dataclass(slots=True)
@@ -103,19 +104,23 @@ class DeviceRunner:
     def warm(self) -> None:
         """Launch every kind of kernel that a step may; before anything is in KV memory.
 
-        All rows stand for nothing, so nothing is read, and nothing is written.
+        All rows stand for nothing, so nothing is read, and nothing is written. Attention of a
+        chunk is split over a wide table, as far as it may ever be, and never over one block.
         """
-        for tokens in with_progress(row_counts(self.staging.most.tokens), "compiling kernels"):
-            self._try(tokens)
+        most = self.staging.most.tokens
+        tries = [(tokens, self._most_blocks) for tokens in row_counts(most)]
+        tries += [(tokens, 1) for tokens in row_counts(min(most, MOST_NARROW))]
+        for tokens, blocks in with_progress(tries, "compiling kernels"):
+            self._try(tokens, blocks)
 
-    def _try(self, tokens: int) -> None:
+    def _try(self, tokens: int, blocks: int) -> None:
         """A single token and a chunk of the others, and a token drawn behind some.
 
         With one seat, a chunk is alone.
         """
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
-        size = BatchSize(tokens, sequences, self._most_blocks)
+        size = BatchSize(tokens, sequences, blocks)
         rows, drawing = min(tokens, MOST_PICKS), warm_up_sampling(self.model.config.vocab_size)
         fields = self.staging.stage(size, Plan((), (), (), range(rows), drawing))
         hidden = self._forward(fields, singles, tokens - singles)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.kernels.gpu.attention_plans import LEAST_STRETCH
 from engine.running.warming import row_counts
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.launches import compiled_late
@@ -19,7 +20,9 @@ ENGINES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("family", ENGINES)
 def test_nothing_is_compiled_while_requests_wait(family: str, tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path, family.partition(" ")[0])
+    folder = make_checkpoint(
+        tmp_path, family.partition(" ")[0], max_position_embeddings=2 * LEAST_STRETCH + 300
+    )
     early, late = compiled_late(folder, **ENGINES[family])
     assert late == []
     assert {"_decode", "_add_parts", "_prefill", "_rank", "_adjust", "_ban"} <= early

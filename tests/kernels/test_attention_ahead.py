@@ -29,6 +29,19 @@ prefill_attention(
     {longest}, style, value_width,
 )
 """
+SPLIT_PREFILL = """
+from engine.kernels.style import AttentionStyle
+heads, kv_heads, width, parts, value_width = {shape}
+bf16, i32 = torch.bfloat16, torch.int32
+style = AttentionStyle(0.1, {style})
+prefill_attention(
+    torch.empty({longest}, heads, width, dtype=bf16),
+    torch.empty(3, 2, parts, kv_heads, 16, width, dtype=bf16), 1,
+    torch.empty(1, 999, dtype=i32), torch.empty(2, dtype=i32), torch.empty(1, dtype=i32),
+    {longest}, style, value_width,
+    plan=PrefillPlan(*{plan}),
+)
+"""
 ALL = "window=500, softcap=30.0, sinks=torch.empty(heads)"
 LLAMA, NARROW = (32, 8, 128, 2, 128), (64, 8, 80, 2, 80)
 LATENT, LATENT_SHARD = (128, 1, 576, 1, 512), (16, 1, 576, 1, 512)

@@ -1,13 +1,28 @@
 """Inner loops at the shapes of models, compiled for Hopper: no spills, whole vectors, wgmma."""
 
+from dataclasses import astuple, replace
+
 import pytest
 
+from engine.kernels.gpu.attention_plans import plan_tiles
+from engine.kernels.gpu.paged_call import Heads
 from tests.kernels.ahead import compiled, registers_of_latents
 from tests.kernels.machine_code import Code
-from tests.kernels.test_attention_ahead import ALL, DECODE, LATENT, LATENT_SHARD, LLAMA, PREFILL
+from tests.kernels.test_attention_ahead import (
+    ALL,
+    DECODE,
+    LATENT,
+    LATENT_SHARD,
+    LLAMA,
+    PREFILL,
+    SHARED_BYTES,
+    SPLIT_PREFILL,
+)
 
 QWEN_MOE, GPT_OSS, QUARTER = (32, 4, 128, 2, 128), (64, 8, 64, 2, 64), (32, 1, 576, 1, 512)
 ATTENDING = {"llama": (LLAMA, ""), "qwen": (QWEN_MOE, ""), "gpt-oss": (GPT_OSS, ALL)}
+REGISTERS = 64 * 1024  # of a multiprocessor
+BESIDE = {16: 3, 64: 2, 128: 1}  # programs of it, as `plan_prefill` counts on
 LATENTS = {"a shard of 16 heads": LATENT_SHARD, "128 heads": LATENT}
 WEIGHTS = {
     "plain": "PlainWeight(torch.empty(32, 2048, 1024, dtype=bf16))",
@@ -48,6 +63,21 @@ LISTING = """
 """
 
 
+def split_prefill(shape: tuple[int, ...], style: str, rows: int) -> dict[str, dict[str, int]]:
+    """Compiled for a tile of so many rows, as `plan_prefill` would have it."""
+    heads, kv_heads, width, parts, value_width = shape
+    longest = rows // (heads // kv_heads)
+    tiles = plan_tiles(Heads(heads, kv_heads, width, value_width, parts, 2), max(1, longest))
+    assert tiles.rows == rows
+    call = SPLIT_PREFILL.format(
+        longest=max(1, longest),
+        shape=shape,
+        style=style,
+        plan=astuple(replace(tiles, splits=3)),
+    )
+    return compiled("engine.kernels.gpu.prefill_attention", call)
+
+
 def test_a_listing_is_read() -> None:
     """The second loop multiplies, too, and is longer; what is around both is no inner one."""
     assert Code(LISTING).counts() == {
@@ -73,6 +103,33 @@ def test_attention_spills_in_no_loop(shape: tuple[int, ...], style: str) -> None
     for told in (decode, *by_rows.values()):
         assert told["spills_in_loops"] == told["narrow_loads"] == told["narrow_stores"] == 0
     assert min(by_rows[64]["wgmma"], by_rows[128]["wgmma"]) > 0
+
+
+@pytest.mark.parametrize("rows", [16, 64, 128])
+@pytest.mark.parametrize(("shape", "style"), ATTENDING.values(), ids=ATTENDING.keys())
+def test_prefill_that_is_split_spills_nothing(
+    shape: tuple[int, ...], style: str, rows: int
+) -> None:
+    """It is a kernel of its own: whole chunks' has no register left for where parts lie."""
+    told = split_prefill(shape, style, rows)
+    assert told.keys() == {"_prefill", "_add_parts"}
+    for one in told.values():
+        assert one["spilled"] == one["narrow_loads"] == 0
+    prefill = told["_prefill"]
+    assert prefill["narrow_stores"] == 0
+    assert prefill["shared"] * BESIDE[rows] <= SHARED_BYTES
+    assert prefill["registers"] * BESIDE[rows] * (256 if rows == 128 else 128) <= REGISTERS
+
+
+@registers_of_latents
+@pytest.mark.parametrize(("shape", "rows"), [(LATENT_SHARD, 16), (LATENT, 64)], ids=str)
+def test_prefill_over_latents_that_is_split_spills_next_to_nothing_in_its_main_loop(
+    shape: tuple[int, ...], rows: int
+) -> None:
+    told = split_prefill(shape, "", rows)["_prefill"]
+    assert told["spills_in_main"] <= 2
+    assert told["spills_in_loops"] <= 24
+    assert told["spilled"] <= 224
 
 
 @registers_of_latents

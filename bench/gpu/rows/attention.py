@@ -15,6 +15,7 @@ from torch import Tensor
 from bench.gpu.row import Prepared, Row, Run
 from bench.gpu.shapes import Shape
 from engine.kernels.gpu.attention_floors import decode_floor, prefill_floor, turn_floor
+from engine.kernels.gpu.attention_plans import plan_tiles
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.paged_call import Heads
 from engine.kernels.gpu.prefill_attention import prefill_attention
@@ -23,10 +24,13 @@ from engine.kernels.style import AttentionStyle
 
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 LAYERS, LAYER = 4, 1  # so that blocks lie apart as they do in a model
+DRAFTED = 5  # tokens of a sequence: four drafts, and the one before them
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Decode steps of like and of unlike contexts, a prompt, and its end behind the rest."""
+    """Decode steps of like and of unlike contexts, a prompt, its end behind the rest, and short
+    chunks behind a long context.
+    """
     if shape.quantization is not None:
         return
     context, prompt = shape.context, shape.prefill
@@ -40,6 +44,12 @@ def rows(shape: Shape) -> Iterator[Row]:
     for count in (prompt, prompt // 4):
         setting = f"{count} tokens behind {prompt - count}"
         yield Row("prefill attention", setting, partial(_prefill, shape, count, prompt))
+    for count in (128, DRAFTED):  # the next turn of a chat, and drafts that are verified
+        count, cached = min(count, prompt // 4), shape.cached
+        setting = f"{count} tokens behind {cached}"
+        yield Row("prefill attention", setting, partial(_prefill, shape, count, count + cached))
+        whole = partial(_prefill, shape, count, count + cached, split=False)
+        yield Row("prefill attention", f"{setting}, not split", whole)
     for tokens in (*shape.batches, prompt):
         yield Row("turns and writes", f"{tokens} tokens", partial(_turn, shape, tokens))
 
@@ -95,7 +105,9 @@ def _decode(shape: Shape, lengths: Sequence[int], device: torch.device) -> Prepa
     return Prepared(run, decode_floor(_heads(shape), lengths), sdpa, rivals)
 
 
-def _prefill(shape: Shape, count: int, length: int, device: torch.device) -> Prepared:
+def _prefill(
+    shape: Shape, count: int, length: int, device: torch.device, *, split: bool = True
+) -> Prepared:
     memory, tables, told, keys, values = _paged(shape, [length], device)
     queries, style = _queries(shape, count, device), _style(shape)
     firsts = torch.tensor([0, count], dtype=torch.int32, device=device)
@@ -105,8 +117,10 @@ def _prefill(shape: Shape, count: int, length: int, device: torch.device) -> Pre
     sdpa = partial(_sdpa, dense, style, None if whole else mask, causal=whole)
     rivals: dict[str, Callable[[], Run]] = {"sdpa, dense": lambda: sdpa}
     rivals["flex, dense"] = partial(_flex, dense, style, _behind(length - count))
+    plan = None if split else plan_tiles(_heads(shape), count)
+    given = queries, memory, LAYER, tables, firsts, told, count, style
     return Prepared(
-        partial(prefill_attention, queries, memory, LAYER, tables, firsts, told, count, style),
+        partial(prefill_attention, *given, plan=plan),
         prefill_floor(_heads(shape), [(count, length)]),
         lambda: _sdpa(dense, style, mask).transpose(1, 2),
         rivals,

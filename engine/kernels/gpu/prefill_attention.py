@@ -13,6 +13,9 @@ on, of `span` tokens each, so a launch of T // span + S + 1 programs per KV head
 every tile, and at most one per sequence that finds nothing. The last tiles of sequences, which
 have the most to read, start first.
 
+Where tiles are fewer than the device has room for, as of a short chunk behind a long context,
+what each sees is read in stretches, whose parts are added up as decode's (`context_parts`).
+
 Twin: engine/attention/paged.py. Floor: `prefill_floor`.
 """
 
@@ -31,8 +34,9 @@ from engine.kernels.gpu.attending import (
     score_tile,
     store_rows,
 )
-from engine.kernels.gpu.attention_plans import PrefillPlan, plan_prefill
-from engine.kernels.gpu.paged_call import PagedCall
+from engine.kernels.gpu.attention_plans import ChunkSizes, PrefillPlan, plan_prefill
+from engine.kernels.gpu.context_parts import add_parts, room_for_parts, store_part, stretch_of
+from engine.kernels.gpu.paged_call import PagedCall, processors
 from engine.kernels.style import AttentionStyle
 
 LOOK = tl.constexpr(128)
@@ -67,19 +71,25 @@ def prefill_attention(
     output = call.output(queries, out)
     if not len(queries) or not sequences:
         return output
-    plan = plan or plan_prefill(heads, longest)
+    sizes = ChunkSizes(len(queries), sequences, longest, call.most_tokens, call.window)
+    plan = plan or plan_prefill(heads, sizes, processors(queries.device))
+    parts = room_for_parts(plan.splits, len(queries), heads, output)
     groups = -(-heads.sharing // plan.packed)
     tiles = len(queries) // plan.span + sequences + 1
-    _prefill[(tiles * heads.kv_heads * groups,)](
-        queries, memory, tables, firsts, lengths, style.sinks, output, sequences, len(queries),
-        call.layer_offset(layer), call.window or 0, *score_factors(style),
+    _prefill[tiles * heads.kv_heads * groups, plan.splits](
+        queries, memory, tables, firsts, lengths, style.sinks, output, *parts, sequences,
+        len(queries), plan.shortest, call.layer_offset(layer), call.window or 0,
+        *score_factors(style),
         *queries.stride()[:2], tables.stride(0), *call.strides, BLOCK=memory.shape[4],
         KV_HEADS=heads.kv_heads, SHARING=heads.sharing, PACKED=plan.packed, GROUPS=groups,
         VALUE=heads.value_width, PADDED=heads.padded, WIDTH=heads.width, REST=heads.rest,
         SHARED=heads.parts == 1, WINDOWED=call.window is not None,
         CAPPED=style.softcap is not None, SINKS=style.sinks is not None,
-        ROWS=plan.rows, TILE=plan.tile, num_warps=plan.warps, num_stages=plan.stages,
+        ROWS=plan.rows, TILE=plan.tile, SPLIT=plan.splits > 1,
+        num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
+    if plan.splits > 1:
+        add_parts(parts, heads, style.sinks, output)
     return output
 
 
@@ -96,17 +106,22 @@ def _whose(firsts, sequences, tile, SPAN: tl.constexpr):
 
 
 @triton.jit
-def _pad(output, first, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT: tl.constexpr):
+def _pad(
+    output, counts, first, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
     """Zeros for the heads of a tile of the rows from `first` on, which are of no sequence."""
     _, VALUE, PADDED, _, _, _ = LAYOUT
     spare = first + tl.arange(0, ROWS) // PACKED
     nothing = tl.zeros((ROWS, PADDED), output.dtype.element_ty)
-    row = spare.to(tl.int64) * HEADS + head
-    store_rows(output, row, real & (spare < num_rows), nothing, VALUE)
+    row, there = spare.to(tl.int64) * HEADS + head, real & (spare < num_rows)
+    store_rows(output, row, there, nothing, VALUE)
+    if SPLIT:
+        tl.store(counts + row, 0, mask=there)
 
 
 @triton.jit
-def _stretches(first, last, window, WINDOWED: tl.constexpr, TILE: tl.constexpr):
+def _regions(first, last, window, WINDOWED: tl.constexpr, TILE: tl.constexpr):
     """Of tokens that are read for the rows at `first` to `last`: where they begin, from where
     on all rows see all of them, and from where on that ends; whole tiles apart.
     """
@@ -145,32 +160,38 @@ def _pass_keys(
 
 @triton.jit
 def _attend(
-    query, paged, positions, first, last, window, factors, ROWS: tl.constexpr,
+    query, paged, positions, last, window, regions, stretch, factors, ROWS: tl.constexpr,
     CAPPED: tl.constexpr, WINDOWED: tl.constexpr, TILE: tl.constexpr, LAYOUT: tl.constexpr,
+    SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """The state behind all that rows at `positions`, from `first` to `last`, see: the window's
-    edge, what all of them see, the diagonal.
+    """The state behind what rows at `positions`, up to `last`, see of a stretch: of the
+    window's edge, of what all of them see, of the diagonal.
     """
-    low, edge, diagonal = _stretches(first, last, window, WINDOWED, TILE)
+    begin, end = stretch
+    edge, diagonal = regions
+    above, below = edge, diagonal
+    if SPLIT:  # a stretch may begin and end in any of them; not SPLIT, it is all of them
+        above, below = tl.maximum(edge, begin), tl.minimum(diagonal, end)
+        diagonal = tl.maximum(diagonal, begin)
     _, _, PADDED, _, _, _ = LAYOUT
     state = nothing_seen(ROWS, PADDED)
     if WINDOWED:
         state = _pass_keys(
-            state, low, tl.minimum(edge, last + 1), query, paged, positions, last, window,
+            state, begin, tl.minimum(edge, end), query, paged, positions, last, window,
             factors, CAPPED, True, TILE, LAYOUT, True,
         )  # fmt: skip
     state = _pass_keys(
-        state, edge, diagonal, query, paged, positions, last, window,
+        state, above, below, query, paged, positions, last, window,
         factors, CAPPED, WINDOWED, TILE, LAYOUT, False,
     )  # fmt: skip
     return _pass_keys(
-        state, diagonal, last + 1, query, paged, positions, last, window,
+        state, diagonal, end, query, paged, positions, last, window,
         factors, CAPPED, WINDOWED, TILE, LAYOUT, True,
     )  # fmt: skip
 
 
 @triton.jit(
-    do_not_specialize=["sequences", "num_rows", "window", "table_stride"],
+    do_not_specialize=["sequences", "num_rows", "shortest", "window", "table_stride"],
     do_not_specialize_on_alignment=["tables", "firsts", "lengths", "sinks"],
 )
 def _prefill(
@@ -181,8 +202,12 @@ def _prefill(
     lengths,
     sinks,
     output,
+    counts,
+    mixed_parts,
+    sums,
     sequences,
     num_rows,
+    shortest,
     layer_offset,
     window,
     scale,
@@ -209,8 +234,10 @@ def _prefill(
     SINKS: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    SPLIT: tl.constexpr,
 ):
-    """A program: a tile of tokens, and a group of the query heads of a KV head.
+    """A program: a tile of tokens, a group of the query heads of a KV head, and stretch `y` of
+    what is seen.
 
     The programs of one tile are neighbours: what one reads, those of its group find in L2.
     """
@@ -219,6 +246,7 @@ def _prefill(
     LAYOUT: tl.constexpr = (BLOCK, VALUE, PADDED, WIDTH, REST, SHARED)
     group = tl.program_id(0) % GROUPS
     kv_head = tl.program_id(0) // GROUPS % KV_HEADS
+    split, splits = tl.program_id(1), tl.num_programs(1)
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (GROUPS * KV_HEADS)
     sequence = _whose(firsts, sequences, tile, SPAN)
     begin = tl.load(firsts + sequence)
@@ -229,26 +257,43 @@ def _prefill(
     real = (rows < SPAN * PACKED) & (shared < SHARING)
     head = kv_head * SHARING + shared
     if index >= count:
-        if sequence == sequences - 1:  # the rows behind it are padding
+        if (sequence == sequences - 1) & (split == 0):  # the rows behind it are padding
             spare = begin + count + index - tl.cdiv(count, SPAN) * SPAN
-            _pad(output, spare, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT)
+            _pad(
+                output, counts, spare, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT, SPLIT
+            )
         return
+
+    before = tl.load(lengths + sequence) - count
+    last = before + tl.minimum(index + SPAN, count) - 1
+    low, edge, diagonal = _regions(before + index, last, window, WINDOWED, TILE)
+    start, end, stretches = low, last + 1, 1
+    if SPLIT:
+        stretch = stretch_of(end - low, splits, shortest, TILE)
+        stretches = tl.cdiv(end - low, stretch)
+        if split >= stretches:
+            return
+        start += split * stretch
+        end = tl.minimum(start + stretch, end)
 
     token = index + rows // PACKED
     live = real & (token < count)
     row = (begin + token).to(tl.int64)
     at = row * query_stride + head.to(tl.int64) * head_stride
     query = load_query(queries, at, live, LAYOUT)
-    before = tl.load(lengths + sequence) - count
-    last = before + tl.minimum(index + SPAN, count) - 1
     positions = tl.minimum(before + token, last)
     memory += layer_offset + kv_head.to(tl.int64) * kv_head_stride
     table = tables + sequence.to(tl.int64) * table_stride
     paged = (memory, table, block_stride, token_stride, value_offset)
     state = _attend(
-        query, paged, positions, before + index, last, window, (scale, cap),
-        ROWS, CAPPED, WINDOWED, TILE, LAYOUT,
+        query, paged, positions, last, window, (edge, diagonal), (start, end), (scale, cap),
+        ROWS, CAPPED, WINDOWED, TILE, LAYOUT, SPLIT,
     )  # fmt: skip
-    mixed, total = add_sinks(sinks, head, live, state, SINKS)
-    result = divide(mixed, total).to(output.dtype.element_ty)
-    store_rows(output, row * HEADS + head, live, result, VALUE)
+    row = row * HEADS + head
+    if SPLIT:  # a way out of their own for those that have it all would cost loops registers
+        room, all_rows = (counts, mixed_parts, sums), num_rows.to(tl.int64) * HEADS
+        store_part(state, row, splits, split, stretches, live, room, all_rows, VALUE)
+    else:
+        mixed, total = add_sinks(sinks, head, live, state, SINKS)
+        result = divide(mixed, total).to(output.dtype.element_ty)
+        store_rows(output, row, live, result, VALUE)

@@ -1,0 +1,127 @@
+"""Attention over a context in parts: how long stretches are, where parts lie, and their sum.
+
+A row is one query of one head. What it sees may be shared out among programs, each with a
+stretch of it ("Flash-Decoding", Dao et al. 2023). Each leaves its part in float32, with its
+highest score and its sum, and a second, small kernel adds up the parts, always in the same
+order. How many stretches there may be is the host's choice; how long they are follows from the
+length that is found on the device. So who writes parts writes how many a row has, too, and
+nobody has to find that out once more.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.gpu.attending import IN_LOG2, store_rows
+from engine.kernels.gpu.attention_plans import MOST_SPLITS
+from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
+from engine.kernels.gpu.paged_call import Heads
+
+REDUCED_NUMBERS = 4096
+MOST_COLUMNS = 128
+
+
+class Parts(NamedTuple):
+    """Of rows of `heads` each, in up to as many parts as there are splits; not initialized."""
+
+    counts: Tensor  # [rows, heads] int32, parts of each; 0: the result is there already
+    mixed: Tensor  # [rows, heads, splits, value_width] values, in units of 2^highest
+    sums: Tensor  # [2, rows, heads, splits] highest score, and sum of weights
+
+
+def room_for_parts(splits: int, rows: int, heads: Heads, output: Tensor) -> Parts:
+    """For all there can be; with one split it is not looked at, but of the same types."""
+    new = output.new_empty
+    if splits == 1:
+        nothing = new(1, dtype=torch.float32)
+        return Parts(new(1, dtype=torch.int32), nothing, nothing)
+    sizes = rows, heads.heads
+    return Parts(
+        new(sizes, dtype=torch.int32),
+        new(*sizes, splits, heads.value_width, dtype=torch.float32),
+        new(2, *sizes, splits, dtype=torch.float32),
+    )
+
+
+def add_parts(parts: Parts, heads: Heads, sinks: Tensor | None, output: Tensor) -> None:
+    """Into rows of `output` that have parts; sinks are counted here, once."""
+    columns = min(MOST_COLUMNS, heads.padded)
+    _add_parts[parts.counts.numel(), -(-heads.value_width // columns)](
+        parts.counts, sinks, output, parts.mixed, parts.sums, parts.mixed.shape[2], heads.heads,
+        VALUE=heads.value_width, COLUMNS=columns, SPLITS=MOST_SPLITS,
+        STEP=min(MOST_SPLITS, REDUCED_NUMBERS // columns), SINKS=sinks is not None,
+        num_warps=4, **pdl_options(),
+    )  # fmt: skip
+
+
+@triton.jit
+def stretch_of(length, splits, shortest, TILE: tl.constexpr):
+    """Tokens of a stretch, of `length` that are seen: whole tiles, and no less than these."""
+    return tl.maximum(tl.cdiv(tl.cdiv(length, splits), TILE) * TILE, shortest)
+
+
+@triton.jit
+def store_part(state, row, splits, split, count, live, parts, all_rows, VALUE: tl.constexpr):
+    """Part `split` of the `count` of each row; `parts` as in Parts."""
+    counts, mixed_parts, sums = parts
+    mixed, top, total = state
+    part = row * splits + split
+    store_rows(mixed_parts, part, live, mixed, VALUE)
+    tl.store(sums + part, top, mask=live)
+    tl.store(sums + all_rows * splits + part, total, mask=live)
+    tl.store(counts + row, count, mask=live & (split == 0))
+
+
+@triton.jit(
+    do_not_specialize=["splits", "heads"],
+    do_not_specialize_on_alignment=["sinks"],
+)
+def _add_parts(
+    counts,
+    sinks,
+    output,
+    mixed_parts,
+    sums,
+    splits,
+    heads,
+    VALUE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STEP: tl.constexpr,
+    SINKS: tl.constexpr,
+    OVERLAPPED: tl.constexpr = False,
+):
+    """A program: one row, and COLUMNS of its value."""
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
+    row, slice_ = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    used = tl.load(counts + row)
+    if used == 0:
+        return
+    first = row * splits
+    behind = tl.num_programs(0).to(tl.int64) * splits
+
+    parts = tl.arange(0, SPLITS)
+    tops = tl.load(sums + first + parts, mask=parts < used, other=float("-inf"))
+    totals = tl.load(sums + behind + first + parts, mask=parts < used, other=0.0)
+    top, sink = tl.max(tops, 0), float("-inf")
+    if SINKS:
+        sink = tl.load(sinks + row % heads).to(tl.float32) * IN_LOG2
+        top = tl.maximum(top, sink)
+    total = tl.sum(totals * tl.exp2(tops - top), 0) + tl.exp2(sink - top)
+
+    columns = slice_ * COLUMNS + tl.arange(0, COLUMNS)
+    inside = columns < VALUE
+    mixed = tl.zeros((COLUMNS,), tl.float32)
+    for begin in tl.range(0, used, STEP):
+        some_parts = begin + tl.arange(0, STEP)
+        keep = some_parts < used
+        at = tl.load(sums + first + some_parts, mask=keep, other=float("-inf"))
+        some = mixed_parts + (first + some_parts)[:, None] * VALUE + columns[None, :]
+        some = tl.load(some, mask=keep[:, None] & inside[None, :], other=0.0)
+        mixed += tl.sum(some * tl.exp2(at - top)[:, None], 0)
+    result = (mixed / total).to(output.dtype.element_ty)
+    tl.store(output + row * VALUE + columns, result, mask=inside)
