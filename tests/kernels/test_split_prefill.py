@@ -177,8 +177,8 @@ def programs_of(heads: Heads, sizes: ChunkSizes) -> tuple[int, int]:
 
 @given(
     heads=st.sampled_from((LLAMA, QWEN, GPT_OSS, LATENT)),
-    sequences=st.integers(1, 300),
-    longest=st.integers(1, 9000),
+    sequences=st.integers(1, 9) | st.integers(1, 300),
+    longest=st.integers(1, 99) | st.integers(1, 9000),
     share=st.floats(0, 1),
     most_tokens=st.integers(16, 1 << 17),
     window=st.none() | st.integers(1, 1 << 17),
@@ -216,6 +216,12 @@ def test_a_wave_is_filled_and_no_more(
 def test_a_short_chunk_behind_a_long_context(heads: Heads, tokens: int, splits: int) -> None:
     sizes = ChunkSizes(tokens, 1, tokens, BEHIND_32K)
     assert plan_prefill(heads, sizes, PROCESSORS).splits == splits
+
+
+@pytest.mark.parametrize(("window", "splits"), [(128, 1), (1024, 2), (1 << 33, 4)])
+def test_a_window_is_not_split_into_short_stretches(window: int, splits: int) -> None:
+    sizes = ChunkSizes(128, 1, 128, BEHIND_32K, window)
+    assert plan_prefill(LLAMA, sizes, PROCESSORS).splits == splits
 
 
 @pytest.mark.parametrize("sharing", range(1, 17))
