@@ -1,4 +1,4 @@
-"""`python -m deploy.monitoring` writes the dashboard anew."""
+"""`python -m deploy.monitoring` writes the dashboard's file."""
 
 from deploy.monitoring.grafana_json import FILE, rendered
 

@@ -1,4 +1,4 @@
-"""The dashboard's rows of the KV between nodes, and below their memory."""
+"""The dashboard's rows about KV transfer between nodes, and about tiers below KV memory."""
 
 from deploy.monitoring.panels import (
     NODE,
@@ -23,73 +23,73 @@ KV = Row(
     (
         Panel(
             "KV pulled by nodes",
-            "Bytes a second that arrived at each node.",
+            "Bytes per second that arrived at each node.",
             "Bps",
             (rates("pdserve_kv_transfer_bytes_total", NODE, "instance"),),
         ),
         Panel(
-            "Rate while KV is on its way",
-            "Of each pull, its bytes by the time they took: what the link gives.",
+            "Transfer rate",
+            "For each pull, its bytes divided by their time in transit: the speed of the link.",
             "Bps",
             quantiles(f"{P}kv_transfer_bytes_per_second"),
         ),
         Panel(
             "KV per answer",
-            "Bytes that were moved, by answers that ended.",
+            "Bytes transferred, divided by the answers that ended.",
             "bytes",
             (share(f"{P}kv_transfer_bytes_total", f"{P}answers_total", PROXY),),
         ),
         Panel(
             "KV that could not be used",
-            "By reason; prompts are run again, or legs fail (`--kv-load-failure`).",
+            "By reason; the prompts are run again, or the legs fail (`--kv-load-failure`).",
             "ops",
             (rates("pdserve_kv_load_failures_total", NODE, "reason"),),
         ),
         Panel(
-            "Hand-overs that were lost",
-            "Share whose prompt the decode node had to run itself.",
+            "Lost hand-overs",
+            "Share of hand-overs whose prompt the decode node had to run itself.",
             "percentunit",
             (Query(f"({LOST} or vector(0)) / ({ALL} > 0)", "lost"),),
             most=1,
         ),
         Panel(
-            "Hand-overs that moved on",
-            "To another decode node with the same ticket: the first was full or broke.",
+            "Hand-overs that moved",
+            "To another decode node with the same ticket: the first was full or broke off.",
             "ops",
             (rates(f"{P}moves_total", PROXY, "instance"),),
         ),
         Panel(
             "Lateness of the transfer thread",
-            "How long leases were not looked after; from 2 s on a node takes no work.",
+            "How long offers and leases are overdue; from 2 s on a node gets no new work.",
             "s",
             (gauge("pdserve_kv_sweep_late_seconds", NODE),),
         ),
         Panel(
             "Calls without the cluster's key",
-            "At nodes' doors: a proxy with another key or clock, or a stranger.",
+            "Refused by nodes: from a proxy with another key or clock, or from a stranger.",
             "ops",
             (rates("pdserve_calls_refused_total", NODE, "reason"),),
         ),
     ),
 )
 TIERS = Row(
-    "KV tiers, where there are any",
+    "KV tiers, if there are any",
     (
         Panel(
-            "Tiers that work",
-            "A tier is 0 from its first error on; all else goes on.",
+            "Working tiers",
+            "A tier is 0 from its first error on; everything else continues.",
             "short",
             (gauge("pdserve_kv_tier_on", NODE, "tier"),),
         ),
         Panel(
             "Blocks in each tier",
-            "KV blocks that it holds, over all nodes.",
+            "KV blocks in the tier, over all nodes.",
             "short",
             (gauge("pdserve_kv_tier_blocks", NODE, "tier"),),
         ),
         Panel(
             "Blocks found in a tier",
-            "Of those that KV memory had not: share that the tier gave back.",
+            "Of the blocks that were not in KV memory: share that the tier had.",
             "percentunit",
             (
                 Query(
@@ -103,13 +103,13 @@ TIERS = Row(
         ),
         Panel(
             "Bytes into tiers",
-            "What was written, tier by tier.",
+            "Bytes written to each tier.",
             "Bps",
             (rates("pdserve_kv_tier_stored_bytes_total", NODE, "tier"),),
         ),
         Panel(
             "Bytes out of tiers",
-            "What was read, tier by tier.",
+            "Bytes read from each tier.",
             "Bps",
             (rates("pdserve_kv_tier_loaded_bytes_total", NODE, "tier"),),
         ),

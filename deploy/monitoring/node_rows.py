@@ -1,4 +1,4 @@
-"""The dashboard's rows of what nodes say of themselves."""
+"""The dashboard's rows of what nodes report about themselves."""
 
 from deploy.monitoring.panels import (
     DECODE,
@@ -15,19 +15,19 @@ from deploy.monitoring.panels import (
 
 
 def busy(where: str) -> tuple[Query, ...]:
-    """Seconds of requests per second: so many were in the stage at a time."""
+    """Seconds of requests per second: the mean number of requests in the stage."""
     counter = f"pdserve_stage_seconds_total{{{where}}}"
     return (Query(f"sum by (stage) (rate({counter}{RATE}))", "{{stage}}"),)
 
 
 def kv_memory(where: str) -> tuple[Query, ...]:
-    """Used blocks of all."""
+    """Share of the blocks that are used."""
     used, total = (f"pdserve_kv_blocks_{one}{{{where}}}" for one in ("used", "total"))
     return (Query(f"{used} / {total}", "{{instance}}"),)
 
 
 def cached_share(where: str) -> tuple[Query, ...]:
-    """Of the prompt tokens that came, those that need not be run."""
+    """Share of the prompt tokens that need not be run."""
     cached, computed = (
         f"sum by (instance) (rate(pdserve_prompt_tokens_{one}_total{{{where}}}{RATE}))"
         for one in ("cached", "computed")
@@ -36,7 +36,7 @@ def cached_share(where: str) -> tuple[Query, ...]:
 
 
 def per_request(where: str) -> tuple[Query, ...]:
-    """The rate of all, by how many ran."""
+    """The rate of all requests, divided by how many run."""
     tokens = f"rate(pdserve_generation_tokens_total{{{where}}}{RATE})"
     running = f"avg_over_time(pdserve_requests_running{{{where}}}{RATE})"
     return (Query(f"{tokens} / ({running} > 0)", "{{instance}}"),)
@@ -46,25 +46,25 @@ PREFILL_NODES = Row(
     "Prefill nodes",
     (
         Panel(
-            "Prompts that wait",
-            "No seat or no blocks yet; if it does not go down, more nodes are needed.",
+            "Waiting prompts",
+            "No sequence slot or no blocks yet; if it does not go down, more nodes are needed.",
             "short",
             (gauge("pdserve_requests_waiting", PREFILL),),
         ),
         Panel(
-            "Prompts that run",
-            "Those that wait to be fetched are not among them.",
+            "Running prompts",
+            "Excludes prompts that wait to be fetched.",
             "short",
             (gauge("pdserve_requests_running", PREFILL),),
         ),
         Panel(
             "Prompt tokens run",
-            "What the node computes; what its caches had is not in it.",
+            "What the node computes; excludes what its caches had.",
             "suffix: tok/s",
             (rates("pdserve_prompt_tokens_computed_total", PREFILL, "instance"),),
         ),
         Panel(
-            "Prompt tokens that were cached",
+            "Cached prompt tokens",
             "Share of prompt tokens that need not be run.",
             "percentunit",
             cached_share(PREFILL),
@@ -78,26 +78,26 @@ PREFILL_NODES = Row(
         ),
         Panel(
             "Requests in each stage",
-            "How many at a time, on average over all prefill nodes.",
+            "Mean number of requests in the stage, summed over all prefill nodes.",
             "short",
             busy(PREFILL),
         ),
         Panel(
             "KV memory of prefill nodes",
-            "Blocks of prompts that run or wait to be fetched; at 100 % others wait.",
+            "Blocks of prompts that run or wait to be fetched; at 100 % other prompts wait.",
             "percentunit",
             kv_memory(PREFILL),
             most=1,
         ),
         Panel(
-            "Prompts put back",
-            "Preemptions: prompts that lost their blocks and are run again.",
+            "Preempted prompts",
+            "Prompts that lost their blocks and are run again.",
             "ops",
             (rates("pdserve_preemptions_total", PREFILL, "instance"),),
         ),
         Panel(
             "Prefill legs that failed",
-            "Refused by the engine, or with KV that nobody fetched.",
+            "Refused by the engine, or with KV that was never fetched.",
             "ops",
             (rates("pdserve_legs_failed_total", PREFILL, "instance"),),
         ),
@@ -108,67 +108,67 @@ DECODE_NODES = Row(
     (
         Panel(
             "Batch size",
-            "Requests that run, jobs whose KV is on its way among them.",
+            "Running requests, including jobs whose KV is being transferred.",
             "short",
             (gauge("pdserve_requests_running", DECODE),),
         ),
         Panel(
-            "Jobs that wait",
-            "For a seat or for blocks; they have not pulled their KV yet.",
+            "Waiting jobs",
+            "For a sequence slot or for blocks; they have not pulled their KV yet.",
             "short",
             (gauge("pdserve_requests_waiting", DECODE),),
         ),
         Panel(
             "KV memory of decode nodes",
-            "Blocks that requests hold; cached ones that nobody uses count as free.",
+            "Blocks that requests hold; unused blocks of the prefix cache count as free.",
             "percentunit",
             kv_memory(DECODE),
             most=1,
         ),
         Panel(
-            "Tokens generated",
-            "All answers of a node together.",
+            "Generated tokens",
+            "The sum over all answers of a node.",
             "suffix: tok/s",
             (rates("pdserve_generation_tokens_total", DECODE, "instance"),),
         ),
         Panel(
-            "Tokens of one request",
-            "The rate of all by how many run: how fast one answer grows.",
+            "Tokens per request",
+            "The rate of all, divided by how many run: how fast one answer grows.",
             "suffix: tok/s",
             per_request(DECODE),
         ),
         Panel(
             "Preemptions",
-            "Requests put back for lack of blocks, and computed again: KV is too small.",
+            "Requests preempted for lack of blocks, and recomputed: KV memory is too small.",
             "ops",
             (rates("pdserve_preemptions_total", DECODE, "instance"),),
         ),
         Panel(
             "Prompt tokens run by decode nodes",
-            "Prompts without a prefill node, or whose KV was lost or put back.",
+            "Prompts without a prefill node, whose KV was lost, or that were preempted.",
             "suffix: tok/s",
             (rates("pdserve_prompt_tokens_computed_total", DECODE, "instance"),),
         ),
         Panel(
             "Requests in each stage of decode nodes",
-            "How many at a time, on average over all decode nodes.",
+            "Mean number of requests in the stage, summed over all decode nodes.",
             "short",
             busy(DECODE),
         ),
         Panel(
-            "Answers that ended, by reason",
-            "At all nodes; `length` met a limit of tokens, `pooled` are vectors.",
+            "Finished answers by reason",
+            "On all nodes; `length` reached a token limit, `pooled` are vectors.",
             "ops",
             (rates("pdserve_answers_finished_total", NODE, "reason"),),
         ),
         Panel(
             "Decode legs that failed",
-            "Refused by the engine, or without the KV they asked for.",
+            "Refused by the engine, or without the KV that they needed.",
             "ops",
             (rates("pdserve_legs_failed_total", DECODE, "instance"),),
         ),
         Panel(
-            "Foretold tokens that came",
+            "Accepted draft tokens",
             "Speculative decoding: share of draft tokens that were accepted.",
             "percentunit",
             (
@@ -181,8 +181,8 @@ DECODE_NODES = Row(
             most=1,
         ),
         Panel(
-            "Steps saved by each draft",
-            "Speculative decoding: accepted tokens for each time tokens were foretold.",
+            "Steps saved per draft",
+            "Speculative decoding: accepted tokens for each time that a draft was proposed.",
             "short",
             (
                 share(

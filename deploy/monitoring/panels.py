@@ -1,4 +1,4 @@
-"""What a dashboard is made of, as data: rows of panels, each with its queries."""
+"""The parts of a dashboard, as data: rows of panels, each with its queries."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, and what each of its lines is called."""
+    """An expression, and the legend of its lines."""
 
     expr: str
     legend: str
@@ -20,7 +20,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture. `unit` is one of Grafana's; `most`: where its axis ends, if it does."""
+    """One graph. `unit` is one of Grafana's; `most` is the end of its axis, if fixed."""
 
     title: str
     description: str
@@ -44,18 +44,18 @@ def rates(metric: str, where: str, by: str) -> Query:
 
 
 def gauge(metric: str, where: str, by: str = "instance") -> Query:
-    """A number as it stands, for each value of one label."""
+    """The current value, for each value of one label."""
     return Query(f"sum by ({by}) ({metric}{{{where}}})", f"{{{{{by}}}}}")
 
 
 def share(part: str, whole: str, where: str, by: str = "instance") -> Query:
-    """One counter beside another, both as they grow now; nothing where neither does."""
+    """The rate of one counter divided by that of another; nothing while `whole` is still."""
     above, below = (f"sum by ({by}) (rate({one}{{{where}}}{RATE}))" for one in (part, whole))
     return Query(f"{above} / ({below} > 0)", f"{{{{{by}}}}}")
 
 
 def quantiles(histogram: str, where: str = PROXY) -> tuple[Query, ...]:
-    """Half, 95 and 99 of a hundred are faster than this."""
+    """The values below which 50, 95 and 99 % of the observations lie."""
     buckets = f"sum by (le) (rate({histogram}_bucket{{{where}}}{RATE}))"
     return tuple(
         Query(f"histogram_quantile({value}, {buckets})", name)

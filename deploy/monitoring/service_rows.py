@@ -20,13 +20,13 @@ STATES = f'{P}nodes_by_state{{{PROXY},model=~"$model"'
 
 
 def ready(role: str) -> tuple[Query, ...]:
-    """Nodes that nothing keeps from work, as the proxy that knows most of them has it."""
+    """Nodes that nothing keeps from work, as counted by the proxy that knows the most."""
     known = f'max by (model) ({STATES},role="{role}",state="ready"}})'
     return (Query(f"sum({known})", role),)
 
 
 def stage_quantiles(stages: str) -> tuple[Query, ...]:
-    """Of some stages of the timeline."""
+    """Quantiles of some stages of the timeline."""
     return quantiles_by("stage", f"{P}stage_seconds", f'{PROXY},stage=~"{stages}"')
 
 
@@ -34,28 +34,28 @@ CLIENTS = Row(
     "The service, as clients see it",
     (
         Panel(
-            "Prefill nodes that take work",
-            "Ready, fit and with a closed breaker. Below what you run: see routing.",
+            "Prefill nodes that accept work",
+            "Ready, compatible, breaker closed. If fewer than you run, see the row Routing.",
             "short",
             ready("prefill"),
             kind="stat",
         ),
         Panel(
-            "Decode nodes that take work",
-            "Ready, fit and with a closed breaker. At 0 nothing is answered.",
+            "Decode nodes that accept work",
+            "Ready, compatible, breaker closed. At 0 nothing is answered.",
             "short",
             ready("decode"),
             kind="stat",
         ),
         Panel(
             "Choices in flight",
-            "Choices that are being answered; `n` of a request counts each.",
+            "Choices that are being answered; each of the `n` of a request counts.",
             "short",
             (Query(f"sum({P}requests_in_flight{{{PROXY}}})", "in flight"),),
             kind="stat",
         ),
         Panel(
-            "Answers that failed",
+            "Failed answers",
             "Share of choices that failed for good, after all retries.",
             "percentunit",
             (
@@ -70,25 +70,25 @@ CLIENTS = Row(
         ),
         Panel(
             "Requests by endpoint",
-            "HTTP answers a second; a stream counts when it begins.",
+            "HTTP answers per second; a stream counts when it begins.",
             "reqps",
             (rates(f"{P}requests_total", PROXY, "endpoint"),),
         ),
         Panel(
             "Errors by status",
-            "HTTP answers that are not 2xx: 4xx are clients' own, 5xx are ours.",
+            "HTTP answers other than 2xx: 4xx are the client's fault, 5xx are ours.",
             "reqps",
             (rates(f"{P}requests_total", f'{PROXY},status!~"2.."', "status"),),
         ),
         Panel(
-            "Answers by their end",
+            "Answers by how they ended",
             "`failed` also counts streams that broke after their 200.",
             "reqps",
             (rates(f"{P}answers_total", PROXY, "finish"),),
         ),
         Panel(
             "Time to first token",
-            "From a choice's beginning, time in line not included, to its first token.",
+            "From the beginning of a choice, without time in the queue, to its first token.",
             "s",
             quantiles(f"{P}time_to_first_token_seconds"),
         ),
@@ -100,7 +100,7 @@ CLIENTS = Row(
         ),
         Panel(
             "End-to-end latency",
-            "From a choice's beginning to its end; long answers take long.",
+            "From the beginning of a choice to its end; long answers take long.",
             "s",
             quantiles(f"{P}request_duration_seconds"),
         ),
@@ -112,13 +112,13 @@ CLIENTS = Row(
         ),
         Panel(
             "Connections",
-            "Connections of clients that are open, at each proxy.",
+            "Open client connections of each proxy.",
             "short",
             (gauge(f"{P}connections", PROXY),),
         ),
         Panel(
             "Connections refused or cut",
-            "By reason; `full` and `crowded` mean that a limit of the proxy was met.",
+            "By reason; `full` and `crowded` mean that a limit of the proxy was reached.",
             "cps",
             (rates(f"{P}connections_refused_total", PROXY, "reason"),),
         ),
@@ -129,19 +129,19 @@ TIME = Row(
     (
         Panel(
             "Mean time in each stage",
-            "Over the choices that had the stage. Stages of two nodes overlap.",
+            "Mean over the choices that had the stage. Stages of two nodes overlap.",
             "s",
             (share(f"{P}stage_seconds_sum", f"{P}stage_seconds_count", PROXY, "stage"),),
         ),
         Panel(
             "Queue",
-            "Until an engine took the prompt in; `fetch` asks another node's cache first.",
+            "Until an engine admitted the prompt; `fetch` asks another node's cache before.",
             "s",
             stage_quantiles("queue|fetch"),
         ),
         Panel(
             "Prefill",
-            "From there to the first token; `pool` is the same where vectors are made.",
+            "From there to the first token; `pool` is the same for pooled prompts.",
             "s",
             stage_quantiles("prefill|pool"),
         ),
@@ -159,13 +159,13 @@ TIME = Row(
         ),
         Panel(
             "The proxy itself",
-            "Text to tokens, and the choice of nodes; long `plan`: no node took work.",
+            "Tokenizing, and choosing nodes; a long `plan` means that no node accepted work.",
             "s",
             stage_quantiles("tokenize|plan"),
         ),
         Panel(
-            "Measured time beside foretold",
-            "1 is exact; far above it, nodes are slower than routing has learned.",
+            "Measured time compared with the prediction",
+            "1 is exact; far above 1, nodes are slower than routing has learned.",
             "suffix: x",
             quantiles_by("of", f"{P}estimate_ratio", PROXY),
         ),
@@ -176,7 +176,7 @@ ROUTING = Row(
     (
         Panel(
             "Nodes by role and state",
-            "As `pdserve status` has them: what keeps a node from work, or `ready`.",
+            "As in `pdserve status`: what keeps a node from getting work, or `ready`.",
             "short",
             (
                 Query(
@@ -187,49 +187,49 @@ ROUTING = Row(
         ),
         Panel(
             "Nodes known to each proxy",
-            "Where two proxies differ, nodes register with one of them only.",
+            "If two proxies differ, some nodes register with only one of them.",
             "short",
             (Query(f"sum by (instance, role) ({P}nodes{{{PROXY}}})", "{{instance}} {{role}}"),),
         ),
         Panel(
-            "Tries per answer",
-            "1 if nothing is tried twice; of answers that are tokens.",
+            "Attempts per answer",
+            "1 if nothing is retried; without pooled answers.",
             "short",
-            (Query(f"sum(rate({P}tries_total{{{PROXY}}}{RATE})) / {GENERATED}", "tries"),),
+            (Query(f"sum(rate({P}tries_total{{{PROXY}}}{RATE})) / {GENERATED}", "attempts"),),
         ),
         Panel(
             "Retries by reason",
-            "What ended the try before; each costs its client a pause.",
+            "Why the previous attempt failed; each retry is a pause for its client.",
             "ops",
             (rates(f"{P}retries_total", PROXY, "reason"),),
         ),
         Panel(
             "Failed calls by node",
-            "The address of the node that is to blame.",
+            "By the address of the node at fault.",
             "ops",
             (rates(f"{P}node_failures_total", PROXY, "node"),),
         ),
         Panel(
             "Breakers that are not closed",
-            "Of nodes, and of pairs between which KV got lost.",
+            "Of nodes, and of pairs of nodes between which KV was lost.",
             "short",
             (Query(f"sum by (of, state) ({P}breakers{{{PROXY}}})", "{{of}} {{state}}"),),
         ),
         Panel(
             "Breakers that opened",
-            "Short faults that the gauge beside may have missed.",
+            "Includes short faults that the gauge of open breakers may have missed.",
             "ops",
             (rates(f"{P}breakers_opened_total", PROXY, "of"),),
         ),
         Panel(
             "Registrations refused",
-            "A node with another key or clock, or a stranger at the discovery port.",
+            "From a node with another key or clock, or a stranger at the discovery port.",
             "ops",
             (rates(f"{P}registrations_refused_total", PROXY, "reason"),),
         ),
         Panel(
             "Worker processes",
-            "With `--workers`: how many serve just now; else nothing.",
+            "With `--workers`: how many are serving now; otherwise empty.",
             "short",
             (gauge(f"{P}workers", PROXY),),
         ),
@@ -239,41 +239,41 @@ ADMISSION = Row(
     "Admission",
     (
         Panel(
-            "Requests in line",
-            "They wait at the gate; 0 where no limit is set.",
+            "Queued requests",
+            "Requests in the admission queue; 0 if no limit is set.",
             "short",
             (gauge(f"{P}queued_requests", PROXY),),
         ),
         Panel(
-            "Time in line",
-            "Of those that were let in, and of those that were not.",
+            "Time in the queue",
+            "Of requests that were admitted, and of those that were not.",
             "s",
             quantiles(f"{P}queue_seconds"),
         ),
         Panel(
-            "Refused by the gate",
-            "By reason; rates and `key_queue_full` are one client's, others are all's.",
+            "Refused by the admission gate",
+            "By reason; rates and `key_queue_full` concern one client, others all clients.",
             "reqps",
             (rates(f"{P}refusals_total", PROXY, "reason"),),
         ),
         Panel(
-            "Choices at work",
-            "Those that limits count.",
+            "Admitted choices",
+            "Running choices that count towards limits.",
             "short",
             (gauge(f"{P}admitted_choices", PROXY),),
         ),
         Panel(
-            "Tokens in line and at work",
-            "Prompts, and answers as they are likely to be.",
+            "Queued and admitted tokens",
+            "Prompts, and the estimated length of answers.",
             "suffix: tok",
             (
-                Query(f"sum({P}queued_tokens{{{PROXY}}})", "in line"),
-                Query(f"sum({P}admitted_tokens{{{PROXY}}})", "at work"),
+                Query(f"sum({P}queued_tokens{{{PROXY}}})", "queued"),
+                Query(f"sum({P}admitted_tokens{{{PROXY}}})", "admitted"),
             ),
         ),
         Panel(
-            "Bodies of requests",
-            "Bytes that are kept until they are answered; beyond 256 MiB they are refused.",
+            "Request bodies",
+            "Bytes that are kept until requests are answered; beyond 256 MiB they are refused.",
             "bytes",
             (gauge(f"{P}body_bytes", PROXY),),
         ),
