@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.kernels.gpu.attention_plans import LEAST_STRETCH
+from engine.kernels.gpu.attention_plans import LEAST_STRETCH, plan_tiles
+from engine.kernels.gpu.paged_call import Heads
+from engine.running.device import MOST_NARROW
 from engine.running.warming import row_counts
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.launches import compiled_late
@@ -37,3 +39,15 @@ def test_no_kind_of_launch_is_stepped_over(most: int) -> None:
     assert (counts[0], counts[-1]) == (1, most)
     for first in range(1, most):
         assert any(first < count <= max(2 * first, 2) for count in counts if count <= most)
+
+
+@pytest.mark.parametrize("heads", [(32, 8, 128), (32, 4, 128), (8, 8, 80), (128, 1, 576)])
+@pytest.mark.parametrize("most", [MOST_NARROW, 8192])
+def test_chunks_of_a_warm_up_meet_all_shapes_of_tiles(
+    heads: tuple[int, int, int], most: int
+) -> None:
+    """Beside a single token; over one block, where nothing is split, up to MOST_NARROW."""
+    num_heads, kv_heads, width = heads
+    shape = Heads(num_heads, kv_heads, width, width, 2, 2)
+    met = {plan_tiles(shape, count - 1) for count in row_counts(most) if count > 1}
+    assert {plan_tiles(shape, longest) for longest in range(1, 9000)} == met

@@ -146,8 +146,3 @@ def _splits(tiles: PrefillPlan, heads: Heads, sizes: ChunkSizes, processors: int
     if sizes.window is not None:
         bound = min(bound, sizes.window + tiles.span - 1)
     return max(1, min(together * processors // programs, bound // tiles.shortest, MOST_SPLITS))
-
-
-def longest_of_plans(heads: Heads) -> set[int]:
-    """Some chunk for each plan there is: with one of each, a warm-up compiles all of them."""
-    return {max(1, rows // heads.sharing) for rows in ROWS}
