@@ -62,9 +62,7 @@ class CacheFetcher:
             self._pace_s = before + WEIGHT * (pace - before)
 
     def start(self, request: Request, cache: CacheHint) -> bool:
-        """Ask for the missing blocks; False: compute the prompt now, a fetch is not
-        worthwhile.
-        """
+        """Ask for the missing blocks; False: a fetch is not worthwhile, compute the prompt."""
         now, info = self.clock(), self.engine.info
         if cache.fingerprint != info.fingerprint or self._is_left_alone(cache, now):
             return False
@@ -126,9 +124,7 @@ class CacheFetcher:
                 self._end(fetch, 0, TransferStats())
 
     def _pull(self, fetch: _CacheFetch, loan: Loan, ticket: KvTicket) -> bool:
-        """Start the pull; False, with nothing held, if there is no room or the answer is
-        invalid.
-        """
+        """Start the pull; False, with nothing held, if there is no room or a bad answer."""
         fetch.upto = fetch.have + loan.num_blocks
         if not fetch.have < fetch.upto <= len(fetch.keys):
             return False
@@ -151,9 +147,7 @@ class CacheFetcher:
             self.sink.abandon(fetch.ticket)
 
     def _end(self, fetch: _CacheFetch, num_tokens: int, moved: TransferStats) -> None:
-        """Report to all prompts that wait; the tokens count for the first, others find them
-        cached.
-        """
+        """Report to all waiting prompts; the first gets the tokens, others find them cached."""
         start, now = fetch.have * self.engine.info.block_size, self.clock()
         for request_id, since in fetch.waiting.items():
             del self._waiting[request_id]

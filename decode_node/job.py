@@ -28,9 +28,7 @@ class DecodeJob:
 
 @dataclass(slots=True)
 class StageClock:
-    """The times of a request in the engine: its leg came at `came`, this stage began at
-    `since`.
-    """
+    """The times of a request in the engine: when its leg came, and when this stage began."""
 
     came: float
     since: float

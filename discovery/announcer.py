@@ -40,9 +40,7 @@ class Announcer:
         cluster_key: bytes | None = None,
         beat_s: float = BEAT_S,
     ) -> Self:
-        """Connect to all these `host:port`. `registration` is called for each heartbeat; None:
-        skip it.
-        """
+        """Connect to all these `host:port`; `registration` returns each heartbeat, or None."""
         context, dealers = zmq.Context[zmq.Socket[bytes]](), list[zmq.Socket[bytes]]()
         reachabilities: list[ProxyReachability] = []
         announcer = cls(registration, cluster_key, beat_s, reachabilities, context, dealers)

@@ -52,9 +52,7 @@ class Intake:
     def take(
         self, frames: Sequence[bytes], *, now: float, wall_time: float
     ) -> AcceptedRegistration:
-        """Handle one message as a ROUTER receives it; counts and raises
-        MalformedRegistration.
-        """
+        """Handle one message of a ROUTER; counts and raises MalformedRegistration."""
         try:
             return self._take(frames, now, wall_time)
         except MalformedRegistration as error:

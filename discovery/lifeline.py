@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def end_with(fd: int, last_words: str | None = None) -> None:
-    """End this process at once when the other end of `fd` is closed; logs `last_words`
-    first.
-    """
+    """End this process when the other end of `fd` is closed; logs `last_words` first."""
     told = fd, last_words
     threading.Thread(target=_watch, args=told, name="lifeline", daemon=True).start()
 

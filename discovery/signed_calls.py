@@ -53,9 +53,7 @@ class CallKey:
         check_time(signed_at, wall_time=wall_time)
 
     def _mac(self, method: str, target: str, at: str) -> bytes:
-        """The HMAC; nothing else signed with the key begins like this, so no other
-        proof fits.
-        """
+        """The HMAC; nothing else signed with the key begins like this: no other proof fits."""
         mac = self._schedule.copy()
         mac.update(f"call {method} {target} {at}".encode())
         return mac.digest()

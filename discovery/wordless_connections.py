@@ -65,9 +65,7 @@ class WordlessConnections:
         return len(self._unjudged)
 
     def count_wordless(self) -> int:
-        """How many of those brought no message. All messages before `read` must have been
-        noted.
-        """
+        """How many of those brought no message; all messages before `read` must be noted."""
         wordless = 0
         for descriptor in self._unjudged:
             if speakers := self._speakers.pop(descriptor, None):

@@ -35,8 +35,8 @@ class KvLayout(msgspec.Struct, frozen=True):
     version: int = VERSION
 
     def heads_of(self, rank: int) -> range:
-        """The heads of a rank; if there are more ranks than heads, several ranks have the same
-        one.
+        """The heads of a rank; if there are more ranks than heads, several have the
+        same one.
         """
         heads, ranks = self.kv_heads, self.tensor_parallel_size
         if ranks > heads:

@@ -51,9 +51,7 @@ class Lookup:
         return self._over
 
     def found(self) -> Found:
-        """The addresses; empty while they are not known. Raises OSError if the host is not
-        found.
-        """
+        """The addresses; empty while not known. Raises OSError if the host is not found."""
         if not self._found.done():
             return []
         self.close()
@@ -67,8 +65,8 @@ class Lookup:
 
 
 def addresses(host: str, port: int, flags: int = 0) -> Found:
-    """Resolve a host; raises gaierror, or UnicodeError for an impossible name. May block
-    forever.
+    """Resolve a host; raises gaierror, or UnicodeError for an invalid name. May never
+    return.
     """
     return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
 

@@ -61,7 +61,7 @@ class SubmitLeg(msgspec.Struct, frozen=True, tag="submit"):
 
     @classmethod
     def of(cls, request: Request, leg: Leg, since: float) -> Self:
-        """Create the message without ticket fields that only other nodes read: they may hold
+        """Create it without ticket fields that only other nodes read: they may hold
         anything.
         """
         if leg.ticket is not None:

@@ -172,9 +172,7 @@ class _Node:
         return Announcer.connect(self.config.proxy, self._heartbeat, cluster_key=secret)
 
     def _heartbeat(self) -> Registration | None:
-        """The registration; None while the engine is not healthy, so that no heartbeat
-        is sent.
-        """
+        """The registration; None, so that nothing is sent, while the engine is not healthy."""
         return self._registration() if self.engine.alive else None
 
     def _registration(self) -> Registration:

@@ -72,9 +72,7 @@ class NodeRoutes:
         )
 
     async def server_info(self) -> Response:
-        """GET /server_info: the registration, for a proxy to which this node was added
-        by hand.
-        """
+        """GET /server_info: the registration, for proxies that added this node by hand."""
         return jsonify(to_map(self.registration()))
 
     async def generate(self) -> Response:

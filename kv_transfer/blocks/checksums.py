@@ -20,6 +20,4 @@ class Checksums(Protocol):
     def of_pieces(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int]:
-        """One checksum for each block of another layout, whose pieces are in these slots of
-        ours.
-        """
+        """One checksum for each block of another layout, whose pieces are in these slots."""

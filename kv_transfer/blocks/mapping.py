@@ -142,9 +142,7 @@ def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[MappedPiece
 
 
 def _are_nested(pieces: Sequence[MappedPiece]) -> bool:
-    """Whether on one of the sides every rank exchanges bytes with one rank of the other
-    only.
-    """
+    """Whether every rank of one side exchanges bytes with only one rank of the other."""
     pairs = {(piece.their_rank, piece.our_rank) for piece in pieces}
     return len(pairs) in (len({one for one, _ in pairs}), len({one for _, one in pairs}))
 

@@ -61,9 +61,7 @@ def pair_runs(theirs: Sequence[int], ours: Sequence[int]) -> BlockRuns:
 
 
 def merge_runs(firsts: Column, counts: Column) -> list[tuple[int, int]]:
-    """The same blocks of one side in the same order, merged into as few (first, count) as
-    possible.
-    """
+    """The same blocks of one side in the same order, in as few (first, count) as possible."""
     if len(firsts) == 0:
         return []
     begins = np.concatenate(([True], firsts[1:] != firsts[:-1] + counts[:-1]))

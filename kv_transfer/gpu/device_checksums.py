@@ -24,9 +24,7 @@ STEPS_BYTES = LINE_BYTES, STRIDE_BYTES  # distances between the lines that are r
 
 @dataclass(frozen=True, slots=True)
 class DeviceChecksums:
-    """Checksums of one region, `memory` [blocks, bytes] uint8; `stream` None: in main
-    memory.
-    """
+    """Checksums of one region, `memory` [blocks, bytes] uint8; no `stream` for main memory."""
 
     memory: Tensor
     stream: torch.cuda.Stream | None = None

@@ -88,9 +88,7 @@ def operations(blocks: int, lines: int) -> int:
 
 
 def _table() -> list[int]:
-    """Words of the secret: all, those for the last line, for the end; then the initial
-    lanes.
-    """
+    """Words of the secret: all, for the last line, for the end; then the initial lanes."""
 
     def words(start: int, count: int) -> list[int]:
         places = range(start, start + WORD_BYTES * count, WORD_BYTES)

@@ -77,9 +77,7 @@ class BlockChecksums:
     def of_pieces(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int]:
-        """One checksum for each block of another layout, whose pieces are in these slots of
-        ours.
-        """
+        """One checksum for each block of another layout, whose pieces are in these slots."""
         self._look()
         if (found := self._of_parts(cut, slots, level)) is not None:
             return found

@@ -35,9 +35,7 @@ class KnownSources:
         self._met.setdefault(address, _Source(now)).used_at = now
 
     def forget_idle(self, busy: Container[Address], *, now: float) -> list[Address]:
-        """Forget and return the addresses that were not used for IDLE_S, except the `busy`
-        ones.
-        """
+        """Forget and return addresses that were not used for IDLE_S, except the `busy` ones."""
         late = [at for at, one in self._met.items() if now - one.used_at >= IDLE_S]
         idle = [at for at in late if at not in busy]
         for address in idle:
@@ -66,9 +64,7 @@ class KnownSources:
         return host is not None and host.engine_id == welcome.engine_id
 
     def welcome_of(self, address: Address, engine_id: str | None = None) -> Welcome | None:
-        """What the source said about its memory, if it has; if `engine_id` is given, only of
-        that engine.
-        """
+        """What the source said about its memory, if it has, and is this engine (None: any)."""
         source = self._met.get(address)
         if source is None or source.welcome is None:
             return None

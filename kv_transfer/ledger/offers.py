@@ -136,9 +136,7 @@ class OfferBook:
             self._close(ticket_id, Outcome.EXPIRED)
 
     def extend_leases(self, now: float) -> None:
-        """Extend leases after the transfer thread stalled: a Look sent meanwhile may still be
-        unread.
-        """
+        """Extend leases after the thread stalled: a Look sent meanwhile may still be unread."""
         self._leases.grant(now + SILENCE_S)
 
     def missing_checksums(self, most: int) -> list[ChecksumOrder]:

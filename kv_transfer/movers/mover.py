@@ -29,9 +29,7 @@ class KvReader(Protocol):
         """Start a read; `poll` reports its end, even if it fails at once."""
 
     def poll(self) -> Sequence[ReadEnd]:
-        """Make progress, for peers as well; returns the reads that ended since the last
-        call.
-        """
+        """Make progress, also for peers; returns the reads that ended since the last call."""
 
     def stalled_sources(self) -> Collection[Address]:
         """Peers whose `poll` may help a read of ours now; repeated for as long as it may."""

@@ -22,9 +22,7 @@ STALLED_S = 0.01  # without a piece that ends
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A started transfer; `landing`: the staging slot from which its bytes are then
-    moved on.
-    """
+    """A started transfer; `landing`: the staging slot from which its bytes are moved on."""
 
     handle: "nixl_xfer_handle"
     landing: StagedTransfer | None = None

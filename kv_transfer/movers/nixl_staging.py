@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StagingPool:
-    """The staging buffer of one agent on one device; if it cannot be allocated, there
-    is none.
-    """
+    """The staging buffer of one agent on one device, or none if it cannot be allocated."""
 
     agent: "nixl_agent"
     device: str

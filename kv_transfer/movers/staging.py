@@ -93,9 +93,7 @@ class StagingBuffer:
         self._free.append(slot)
 
     def empty(self, slot: int, parcel: StagedRead) -> Callable[[], bool]:
-        """Start moving the slot's pieces to their places; returns a check whether that
-        is done.
-        """
+        """Start moving the slot's pieces to their places; the result says if that is done."""
         from kv_transfer.gpu.moving import move  # wants Triton
 
         move(slot + parcel.offsets, parcel.targets, parcel.sizes, self._memory.device)
@@ -117,9 +115,7 @@ class StagedTransfer:
         return self._emptied is not None
 
     def arrived(self, *, wanted: bool) -> bool:
-        """All bytes are in the slot, or none will come (not `wanted`); returns whether it is
-        over.
-        """
+        """All bytes are in the slot, or none will come (not `wanted`); whether it is over."""
         if wanted:
             self._emptied = self.strip.empty(self.slot, self.parcel)
             return self.is_over()

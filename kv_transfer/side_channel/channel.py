@@ -36,9 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SideChannel:
-    """Owns all connections; messages that cannot be read are counted, and logged now
-    and then.
-    """
+    """Owns all connections; messages that cannot be read are counted, and sometimes logged."""
 
     reception: SideChannelServer
     name: Peer

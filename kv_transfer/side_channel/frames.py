@@ -60,9 +60,7 @@ class SendBuffer:
 
 @dataclass(slots=True)
 class ReceiveBuffer:
-    """Received bytes up to the message that is not complete; no message may exceed
-    `largest`.
-    """
+    """Received bytes up to the first incomplete message; messages are limited to `largest`."""
 
     largest: int = LARGEST_FRAME
     _bytes: bytearray = field(default_factory=bytearray)

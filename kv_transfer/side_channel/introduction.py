@@ -31,9 +31,7 @@ class Introductions(Protocol):
         """The introduction of a sink of this name to the source at this address."""
 
     def read(self, said: bytes, here: Address) -> Peer:
-        """The name in an introduction to the source at `here`; raises BadFrames or
-        NotIntroduced.
-        """
+        """The name in an introduction to the source here; raises BadFrames or NotIntroduced."""
 
 
 class PlainNames:
@@ -44,9 +42,7 @@ class PlainNames:
         return name
 
     def read(self, said: bytes, here: Address) -> Peer:
-        """A sink that has a key is told that there is none here: the cluster should
-        have one.
-        """
+        """A sink that has a key is told that there is none here, since there should be one."""
         if said.startswith(SIGNED):
             raise NotIntroduced("it signs, and there is no --cluster-key here", "signed")
         return check_name(said)

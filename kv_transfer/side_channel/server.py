@@ -133,9 +133,7 @@ class SideChannelServer:
         return connection
 
     def _dismiss(self, now: float) -> None:
-        """Close connections that stay without a name, or that were turned away, for too
-        long.
-        """
+        """Close connections that have no name, or were turned away, for too long."""
         self._dismissed_at = now
         for guest in list(self._nameless.values()):
             if now - guest.since > INTRODUCTION_S:

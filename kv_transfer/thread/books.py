@@ -87,9 +87,7 @@ class CommandQueue:
 
 @dataclass(slots=True)
 class TransferBooks:
-    """Sends to peers by `voice`, reads from them by `mover`; `news` wakes the queues'
-    reader.
-    """
+    """Sends to peers by `voice`, reads by `mover`; `news` wakes the reader of the queues."""
 
     offers: OfferBook
     pulls: PullBook
@@ -143,9 +141,7 @@ class TransferBooks:
         self._answer(now)
 
     def sweep(self) -> None:
-        """In place of a turn that does not end: run commands, end what is late, and
-        report it.
-        """
+        """In place of a turn that does not end: run commands, end what is late, report."""
         self.commands.run()
         now = self.clock()
         self.offers.expire(now)

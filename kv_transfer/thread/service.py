@@ -100,9 +100,7 @@ class TransferService:
         self._news.clear()
 
     def turn(self, longest_s: float = IDLE_TURN_S) -> None:
-        """Wait for something to happen, at most `longest_s`; then do everything that
-        follows.
-        """
+        """Wait for something to happen, at most `longest_s`; then do all that follows."""
         self._wait(min(longest_s, self._turn_s()))
         with self._lock:
             now = self.books.begin_turn(away=self._attendance.was_away())
