@@ -1,6 +1,6 @@
 """Taps: a fast path from the Generator to the client's socket for tokens that are only text.
 
-generator ──▶ ChunkTap.take ──▶ text of the token ──▶ chunk around the text ──▶ outlet
+    generator ──▶ ChunkTap.take ──▶ text of the token ──▶ chunk around the text ──▶ outlet
 
 Everything else (the first token, log-probabilities, the end) takes the stream of events.
 """
