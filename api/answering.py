@@ -49,9 +49,7 @@ class Answer:
         ]
 
     async def _echo(self, choice: ChoiceState) -> Echo:
-        """The prompt's text, decoded once for all its choices, and in a thread if it is
-        long.
-        """
+        """The prompt's text, decoded once for all choices; in a thread if it is long."""
         request, prompt = self.request, choice.call.request.prompt
         number = choice.index // request.n
         async with self._reading:

@@ -199,9 +199,7 @@ def read_chat(data: bytes) -> ChatBody:
 
 
 def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
-    """Check types and limits; `within` is the path of `given` in the body. Raises
-    BadRequest.
-    """
+    """Check types and limits; `within` is the path of `given`. Raises BadRequest."""
     try:
         return wire.convert(given, kind, within)
     except WireError as error:

@@ -103,9 +103,7 @@ class AnswerWriter:
 
     @property
     def over(self) -> bool:
-        """Whether an event told the client that the answer is complete; here only
-        [DONE] does.
-        """
+        """Whether an event said that the answer is complete; here only [DONE] does."""
         return False
 
     def opening(self) -> bytes:

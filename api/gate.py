@@ -41,9 +41,7 @@ class AdmittedRequest(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """When the request has to be done, in seconds of the event loop's clock; None: no
-        deadline.
-        """
+        """The request's deadline, in seconds of the event loop's clock; None: none."""
 
     def record_tokens(self, tokens: int, choice: int = 0) -> None:
         """Count tokens that were generated for one of its choices."""

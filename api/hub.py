@@ -10,9 +10,7 @@ def local_folder(model: str) -> Path | None:
 
 
 def fetched(model: str, file: str) -> Path | None:
-    """The file from the hub or its cache; None if there is none of that name. Raises
-    OSError.
-    """
+    """The file from the hub or its cache; None if there is none. Raises OSError."""
     from transformers.utils.hub import cached_file  # takes a second, and no torch
 
     found = cached_file(model, file, _raise_exceptions_for_missing_entries=False)

@@ -101,18 +101,14 @@ def read_prompt_logprobs(told: PromptLogprobs | None) -> tuple[Logprobs, ...]:
 
 
 def pack(places: Sequence[Logprobs]) -> bytes:
-    """The first position's log-probabilities, for a KV ticket; empty if there are none or they
-    are too large.
-    """
+    """Pack the first position, for a KV ticket; empty if there is none or it is too long."""
     if not places or len(places[0]) > LONGEST_PACKED:
         return b""
     return msgspec.msgpack.encode(places[0])
 
 
 def unpack(data: bytes, likeliest: int) -> tuple[Logprobs, ...]:
-    """The reverse of `pack`; empty unless it has a token and `likeliest` of the likeliest
-    tokens.
-    """
+    """The reverse of `pack`; empty unless it has a token and `likeliest` more entries."""
     try:
         place = msgspec.msgpack.decode(data, type=Logprobs) if data else ()
     except UNREADABLE:
@@ -130,9 +126,7 @@ def _name(one: Logprob) -> str:
 
 
 def _place(entry: NodeTokenLogprob) -> Logprobs:
-    """The token's rank. A missing one follows from the order of the likeliest: it is at least
-    that.
-    """
+    """The token's rank; a missing one is at least what the order of the likeliest implies."""
     ranked = sorted(entry.top_logprobs, key=lambda top: -json_logprob(top.logprob))
     tops = [Logprob(_id(top), json_logprob(top.logprob), n) for n, top in enumerate(ranked, 1)]
     token = _id(entry)

@@ -61,9 +61,7 @@ class RequestParser:
         return await self._build_request(body, outer_id, model, prompts)
 
     async def parse_chat(self, body: ChatBody, outer_id: str, size: int) -> TextRequest:
-        """Parse a chat body; raises ApiError. `size` is the body's size in bytes: large ones
-        are parsed in a thread.
-        """
+        """Parse a chat body of `size` bytes, in a thread if it is large; raises ApiError."""
         model, _ = self._check_model(body)
         calling, prompt, thinking = await self._render_prompt(body, size, self._fit(body, size))
         return await self._build_request(body, outer_id, model, [prompt], calling, thinking)
@@ -211,8 +209,6 @@ class RequestParser:
 
 
 def _refuse_unconstrained(calling: ToolCalling | None) -> None:
-    """Raise BadRequest if a custom tool needs a grammar: tool calls cannot be
-    constrained here.
-    """
+    """Raise BadRequest if a custom tool needs a grammar: calls cannot be constrained."""
     for schema in calling.tools.input_schemas.values() if calling else ():
         raise BadRequest(f"{schema.param}: {NOT_CONSTRAINED}", schema.param)

@@ -105,9 +105,7 @@ def openai_routes(
 
 
 def token_routes(texts: TextEndpoints) -> Blueprint:
-    """Completions of token ids, for servers that are not nodes: a node has its legs at this
-    path.
-    """
+    """Completions of token ids, for servers that are not nodes: nodes have legs there."""
     routes = Blueprint("tokens", __name__)
 
     @routes.post(GENERATE)

@@ -1,6 +1,4 @@
-"""Explains what is wrong with a body, and in which field: for node calls and text endpoints.
-Pure.
-"""
+"""Explains what is wrong in which field, for node calls and text endpoints. Pure."""
 
 import re
 from typing import TypeVar

@@ -61,9 +61,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 class CountBody(TextBody, frozen=True, kw_only=True):
-    """POST /v1/messages/count_tokens: the fields that make the prompt; all others have no
-    effect.
-    """
+    """POST /v1/messages/count_tokens: fields that make the prompt; others have no effect."""
 
     messages: list[dict[str, Any]]
     system: str | list[dict[str, Any]] | None = None

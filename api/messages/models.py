@@ -10,9 +10,7 @@ from api.models import ModelCard, ModelList
 
 
 class ModelInfo(msgspec.Struct, frozen=True, tag_field="type", tag="model"):
-    """One model name. `created_at` is in RFC 3339 format, `max_input_tokens` is the context
-    length.
-    """
+    """A model name; `created_at` as in RFC 3339, `max_input_tokens` the context length."""
 
     id: str
     display_name: str

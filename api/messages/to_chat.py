@@ -47,16 +47,12 @@ class MessagesChat(ChatBody, frozen=True, kw_only=True):
 
     @property
     def clamps_max_tokens(self) -> bool:
-        """Always: clients that do not know the model send a large `max_tokens` as a
-        mere limit.
-        """
+        """Always: clients that do not know the model send a large number as a limit."""
         return True
 
     @property
     def only_echo(self) -> bool:
-        """With `max_tokens` 0 the prompt is run for later requests, and nothing is
-        generated.
-        """
+        """With `max_tokens` 0 the prompt is only run, for the sake of later requests."""
         return self.max_tokens == 0
 
 

@@ -30,9 +30,7 @@ class InputEncoder:
     special_tokens: bool = True
 
     def text(self, text: str) -> EncodedInput:
-        """Encode a text; the special tokens around it are never cut off. Raises
-        ContextTooLong.
-        """
+        """Encode a text; its special tokens are never cut off. Raises ContextTooLong."""
         codec = self._codec(text)
         if (fast := codec.fast) is None:
             tokens = codec.encode(text, special_tokens=self.special_tokens)

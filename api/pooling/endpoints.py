@@ -1,6 +1,4 @@
-"""The pooling endpoints: the requests that each one makes, and its answer from their
-vectors.
-"""
+"""The pooling endpoints: their requests, and the answers that they make of the vectors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -116,9 +114,7 @@ class PoolingEndpoints:
         return await self._answer(f"score-{outer_id}", model, data, requests)
 
     async def rerank(self, body: RerankBody, outer_id: str) -> PoolingResponse:
-        """POST /rerank: the best documents first; equal scores keep the order of the
-        request.
-        """
+        """POST /rerank: the best documents first; equal scores keep their order."""
         model = self.served.resolve_name(body.model)
         pairs = pairs_of(body.query, body.documents, "documents")
         scores, requests = await self._scores(body, pairs, outer_id)
@@ -137,9 +133,7 @@ class PoolingEndpoints:
     async def _scores(
         self, body: PoolingBody, pairs: Sequence[Pair], outer_id: str
     ) -> tuple[list[float], list[PoolingRequest]]:
-        """The scores: a cross-encoder reads both texts at once, embeddings of each are
-        compared.
-        """
+        """The scores: from a cross-encoder's pairs, or by comparing the texts' embeddings."""
         facts, batches = self.served.pooling, PoolingBatches(self.embedder)
         if facts is not None and not facts.scores:
             labels = f"The model tells {len(facts.labels)} classes apart"

@@ -61,9 +61,7 @@ def decode_pooled(data: bytes, requests: Sequence[PoolingRequest]) -> list[Poole
 
 
 def _event(request: PoolingRequest, values: bytes) -> PooledEvent:
-    """The event of one item: little-endian floats; for token tasks, all vectors one after
-    another.
-    """
+    """The event of one item: little-endian floats, for token tasks all vectors in a row."""
     rows = len(request.prompt) if request.task.startswith("token_") else 1
     width, rest = divmod(len(values), 4 * rows)
     if rest or not width:

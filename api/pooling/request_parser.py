@@ -1,6 +1,4 @@
-"""Parses pooling bodies (embeddings, scores, classes) to PoolingRequests: tokenized,
-checked.
-"""
+"""Parses pooling bodies (embeddings, scores, classes) to PoolingRequests with token ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

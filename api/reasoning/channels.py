@@ -98,9 +98,7 @@ class ChannelReader:
         return "", held
 
     def _header(self, text: str) -> Split:
-        """The content that a header stands for, and the text after it; held until it is
-        whole.
-        """
+        """The content that a header stands for, and what follows; held until it is whole."""
         header, message, rest = text.partition(MESSAGE)
         longest = LONGEST_HEADER if message else LONGEST_HEADER + len(MESSAGE)
         if not _may_begin(text) or len(header) > longest:

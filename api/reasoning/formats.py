@@ -111,9 +111,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 
 
 def find_format(told: ReasoningParser, template: object) -> ReasoningFormat | None:
-    """The format of a parser's name; `auto`: the first whose mark occurs in the chat
-    template.
-    """
+    """The format of a parser's name; `auto`: the first whose mark the template has."""
     if told != AUTO:
         return REASONING_FORMATS.get(told)
     return _format_of(template_text(template))

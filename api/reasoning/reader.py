@@ -125,9 +125,7 @@ class MarkedReasoningReader:
         return said, rest
 
     def _ended(self, text: str) -> tuple[str, str, str]:
-        """Split the text at a mark that ends the reasoning: a tool call's mark stays in the
-        rest.
-        """
+        """Split the text at a mark that ends the reasoning; a call's mark stays in the rest."""
         ends = *self.reasoning_format.closings, *self.reasoning_format.call_openings
         places = {mark: place for mark in ends if (place := text.find(mark)) >= 0}
         if not places:

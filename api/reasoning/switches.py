@@ -29,8 +29,6 @@ def with_thinking_switch(
 
 @lru_cache(KNOWN_TEMPLATES)
 def _switches_of(template: str) -> frozenset[str]:
-    """The switches that a template reads; attributes of messages and words in strings do not
-    count.
-    """
+    """The switches that a template reads; attributes and words in strings do not count."""
     code = " ".join(_STRINGS.sub("''", tag) for tag in _TAGS.findall(template))
     return frozenset(one for one in SWITCHES if re.search(rf"(?<![\w.]){one}(?!\w)", code))

@@ -81,9 +81,7 @@ Item = ReasoningItem | MessageItem | CallItem | CustomCallItem
 
 
 class InputDetails(msgspec.Struct, frozen=True):
-    """How many tokens of the prompt were in a prefix cache; tokens written to it are not
-    counted.
-    """
+    """How many of the prompt's tokens were in a prefix cache; writes are not counted."""
 
     cached_tokens: int
     cache_write_tokens: int = 0

@@ -192,9 +192,7 @@ def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
 
 
 def _bytes(word: str) -> bytes:
-    """The bytes of a vocabulary word; empty if it has characters that do not stand for
-    bytes.
-    """
+    """The bytes of a vocabulary word; empty if a character of it stands for no byte."""
     try:
         return bytes(map(LETTERS.__getitem__, word))
     except KeyError:

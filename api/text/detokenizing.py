@@ -4,7 +4,7 @@ A token's text may depend on its neighbours and may be an incomplete character, 
 the last tokens is decoded anew each time, and the new part of its text is emitted.
 
     tokens   … | a  b  c  d  e |          the window; the first part of its text was emitted
-    text     …   "wird schön er\ufffd"    the rest is emitted, except for the incomplete character
+    text     …   "wird schön er\ufffd"    the rest is emitted, but for the incomplete character
 
 The window starts at a boundary between characters, and is shortened now and then, so that the
 cost of a token does not depend on how many came before it.
@@ -24,9 +24,7 @@ MAX_WINDOW = 4 * CONTEXT  # where no boundary comes: these bytes will never be t
 
 
 class TokenTexts(dict[int, str | None]):
-    """A cache of single tokens' texts by id; None for a token that is an incomplete
-    character.
-    """
+    """A cache of single tokens' texts by id; None for an incomplete character."""
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], visible: Callable[[int], bool]
@@ -114,9 +112,7 @@ class Detokenizer:
         return text[start:until]
 
     def _shorten_window(self, text: str) -> None:
-        """Drop tokens before the last boundary, unless the remaining tokens alone decode to no
-        text.
-        """
+        """Drop tokens before the last boundary, unless the rest alone decodes to no text."""
         rest = self._window[self._border :]
         if self._border and (tail := self.decode(rest)):
             self._restart_window(rest, text, tail)

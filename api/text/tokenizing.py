@@ -114,9 +114,7 @@ class TextCodec:
         return self._token_text(token) if known is None else str(known)
 
     def encoding_lock(self, *texts: str) -> AbstractContextManager[object]:
-        """The lock to hold while encoding: long texts take turns, because of the memory they
-        need.
-        """
+        """The lock to hold while encoding: long texts take turns, to save memory."""
         return self._one_long if any(len(text) > LONG for text in texts) else nullcontext()
 
     def far_exceeds(self, text: str, most: int) -> bool:

@@ -80,9 +80,7 @@ class TextTruncator:
             yield last
 
     def _cut(self, part: str, here: Any) -> CutPoint:  # noqa: ANN401  of tokenizers
-        """The place in this stretch where the next begins; here `tokens_before` is a token
-        index.
-        """
+        """Where the next stretch begins in this one; `tokens_before` is a token index here."""
         tried, ids = 0, here.ids
         for index, place in self._places(part, here.offsets):
             behind = self._encode(part[place:]).ids

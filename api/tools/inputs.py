@@ -18,9 +18,7 @@ HALF = "\N{REPLACEMENT CHARACTER}"  # for one half of a surrogate pair without t
 
 
 def custom_arguments(given: str) -> str:
-    """The JSON arguments of a custom tool's call, made from the input that a client
-    sent back.
-    """
+    """The JSON arguments of a custom tool's call, from the input that a client sent back."""
     return msgspec.json.encode({INPUT: given}).decode()
 
 

@@ -82,9 +82,7 @@ def llama4(out: ParserOutput, offered: OfferedFunctions) -> Steps:
 
 
 def olmo3(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Parse an answer: calls follow the mark, up to the closing one; text may come
-    before it.
-    """
+    """Parse an answer: calls stand between two marks; text may come before the first."""
     del offered
     return calls_after_markers(out, _lines, LINES)
 
@@ -142,9 +140,7 @@ def _call(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
 
 
 def write(tools: CallableTools) -> Format:
-    """Format a list between marks. Values are JSON, which is Python too, except for its
-    constants.
-    """
+    """Format a list between marks. Values are JSON, which is Python except for constants."""
     return seq(tokens(OPENS), write_bare(tools), tokens(CLOSES))
 
 

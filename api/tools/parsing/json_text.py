@@ -31,9 +31,7 @@ MAY_END = frozenset({_Next.VALUE_OR_END, _Next.KEY_OR_END, _Next.COMMA_OR_END})
 
 @dataclass(slots=True)
 class JsonValue:
-    """Validates one object, list or string. (A number's end shows only in the next
-    character.)
-    """
+    """Validates an object, list or string. (Only the next character shows a number's end.)"""
 
     _open: list[str] = field(default_factory=list)
     _next: _Next = _Next.VALUE
@@ -42,9 +40,7 @@ class JsonValue:
     _atom: str = ""  # a number, or a word
 
     def take(self, letter: str) -> bool:
-        """Read a character; returns whether the value ends with it. Raises NotACall if it is
-        not JSON.
-        """
+        """Read a character; returns whether it ends the value. Raises NotACall."""
         if self._text:
             self._in_text(letter)
         elif self._atom and letter in ATOM_LETTERS:

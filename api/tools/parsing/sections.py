@@ -1,6 +1,4 @@
-"""Parses calls that stand together in a section: the section has markers, and so has
-each call.
-"""
+"""Parses sections of calls: each section has markers, and so has each of its calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class SectionForm:
     call: Callable[[ParserOutput], Steps]
 
     def parser(self) -> Parser:
-        """Parse an answer: content may come around sections, and within them after a broken
+        """Parse an answer: content may come around sections, and in them after a broken
         call.
         """
 

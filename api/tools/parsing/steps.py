@@ -33,16 +33,12 @@ Accepts = Callable[[str], bool]
 
 
 def any_name(name: str) -> bool:
-    """Accept any name, for syntaxes that mark calls clearly: the client also gets calls of
-    unknown functions.
-    """
+    """Accept any name: where calls are clearly marked, clients get unknown ones too."""
     return bool(name)
 
 
 def offered_only(offered: OfferedFunctions) -> Accepts:
-    """Accept offered functions only, for syntaxes in which a call looks like any JSON or
-    Python.
-    """
+    """Accept offered functions only: for calls that look like any JSON or Python."""
     return offered.__contains__
 
 
@@ -174,9 +170,7 @@ def json_string(letter: str) -> TextSteps:
 
 
 def json_arguments(out: ParserOutput, letter: str) -> Steps:
-    """Read a JSON object, and emit it as the call's arguments while it comes; raises
-    NotACall.
-    """
+    """Read a JSON object and emit it as the call's arguments as it comes; raises NotACall."""
     value = _object(letter)
     while not value.take(letter):
         out.add_arguments(letter)
@@ -224,9 +218,7 @@ def call_object(
 
 @dataclass(slots=True)
 class _CallObject:
-    """Parses a call that is a JSON object. Arguments that come before the name are kept until
-    then.
-    """
+    """Parses a call that is a JSON object; arguments before the name wait for it."""
 
     out: ParserOutput
     accepts: Accepts
