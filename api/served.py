@@ -90,7 +90,7 @@ class ServedModel:
         return (self,)
 
     def ready(self, *, text: bool) -> "ServedModel":
-        """This model; without a codec it answers in token ids, unless `text` is needed."""
+        """This model; without a codec, a copy for token ids, unless `text` is needed."""
         codec = self.text if text else self.codec
         return self if codec is not None else replace(self, codec=token_ids_only())
 

@@ -46,7 +46,7 @@ class BytePairEncoder:
     tokens: list[int]  # by rank
     added: Mapping[str, int]
     parts: Splitter
-    normalizes: bool  # to NFC, before splitting
+    normalizes: bool  # to NFC
     before: tuple[int, ...]  # special tokens that are put before a text
     behind: tuple[int, ...]
 

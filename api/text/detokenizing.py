@@ -59,9 +59,9 @@ class Detokenizer:
         return Detokenizer(self.decode, self.visible, self.token_texts)
 
     def after_prompt(self, tokens: Sequence[int]) -> "Detokenizer":
-        """The detokenizer for an answer that continues these tokens. That matters if a token's
-        text depends on its neighbours: some tokenizers drop the space before a text's first
-        word.
+        """Prepare for an answer that continues these tokens, and return itself. It matters if a
+        token's text depends on its neighbours: some tokenizers drop the space before a text's
+        first word.
         """
         last = [token for token in tokens[-CONTEXT:] if self.visible(token)]
         while self.token_texts is None and last and not self._window:

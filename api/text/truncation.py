@@ -113,7 +113,7 @@ class TextTruncator:
                 yield index, before[0]
 
     def _may_be_cut(self, offsets: Offsets, index: int) -> bool:
-        """Whether the token begins in the overlap's first half and at a character's start."""
+        """Whether the token begins in the overlap's first half, not within a character."""
         start, last = offsets[index][0], self.stretch + self.overlap // 2
         return self.stretch <= start < last and offsets[index - 1][1] <= start
 
