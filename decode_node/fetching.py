@@ -1,8 +1,8 @@
 """Fetches into this node's prefix cache what another node has cached of a waiting prompt.
 
-    start ── asked ── a Loan ── borrow, pull ── Arrived, confirmed ── keep ──▶ fetched
-      │        │                          └── an error ── give back ──▶ fetched nothing
-      └────────┴── too late, or nothing there ─────────────────────▶ fetched nothing
+start ── asked ── a Loan ── borrow, pull ── Arrived, confirmed ── keep ──▶ Fetched
+           │         │                          └── an error ── give back ──▶ Fetched nothing
+           └─────────┴── too late, or nothing there ──────────────────────▶ Fetched nothing
 
 The prompt can always be computed instead, so no step may take longer than half the time that it
 would save, and a node that did not answer is not asked for a while. Blocks are reserved only

@@ -2,18 +2,18 @@
 
     sink                                   source
     Hello ───────────────────────────────▶ (checks fingerprint and layout)
-         ◀─────────────────────────────── Welcome: how to reach its memory; or Refused; or
-                                          TurnedAway, and the connection ends (introduction.py)
+          ◀─────────────────────────────── Welcome: how to reach its memory; or Refused; or
+                                           TurnedAway, and the connection ends (introduction.py)
     Look(what is known) ─────────────────▶ opens, or renews, the lease; or Stranger
-         ◀─────────────────────────────── News: what is new; also unasked, as it comes
+          ◀─────────────────────────────── News: what is new; also unasked, as it comes
     … a Look every BEAT_S is the sink's heartbeat; the answering News is the source's …
     Settle ──────────────────────────────▶
-         ◀─────────────────────────────── Confirmed: the lease was open; or Gone
+          ◀─────────────────────────────── Confirmed: the lease was open; or Gone
     Leave ───────────────────────────────▶ (instead of Settle) lets another sink have it
 
     Drive ───────────────────────────────▶ (reads may need the source's help: nixl.py)
     Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/pending_loans.py)
-         ◀─────────────────────────────── Lent: a ticket for those that are here
+          ◀─────────────────────────────── Lent: a ticket for those that are here
 
 Every message but Settle may be lost or repeated without harm, since a Look says what the sink
 knows. A sink that was not told its ticket's id asks by another `key`, the request's outer id;

@@ -1,9 +1,9 @@
 """What a sink has asked other nodes' caches for, until each has answered. Pure.
 
- sink                                      source
-   Ask(keys of blocks, in order)     ────▶ its engine holds those that it has
-   ◀────────────────────────────────────── Lent(ticket, number of blocks), or Lent of none
- … from here on it is an offer like any other, sealed, with SILENCE_S for its first Look …
+    sink                                      source
+    Ask(name, keys of blocks, in order) ────▶ its engine holds those that it has
+          ◀────────────────────────────────── Lent(ticket, number of blocks), or Lent of none
+    … from here on it is an offer like any other, sealed, with SILENCE_S for its first Look …
 
 Either message may be lost; then the asking node goes on without. An answer that is no longer
 awaited is abandoned, so that its blocks are not held longer than necessary.

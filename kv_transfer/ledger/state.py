@@ -2,23 +2,23 @@
 
                    the source                    the sink
     QUEUED         no block is final             knows of no block
-     │             extend                        News
+      │            extend                        News
     FILLING        some blocks are final; a      reads them while more are announced,
-     │             sink that asks is told        if it has room for them
-     │             seal                          News, sealed
+      │            sink that asks is told        if it has room for them
+      │            seal                          News, sealed
     SEALED         all are final; no sink has    knows of all blocks, but has no room for
-     │             asked                         them
-     │             Look                          pull
+      │            asked                         them
+      │            Look                          pull
     PULLING        a sink has the ticket         reads the last of them
-     │   │                                       all are here: Settle
-     │  SETTLING                                 waits for the source's answer
-     │   │         Settle                        Confirmed
+      │   │                                      all are here: Settle
+      │  SETTLING                                waits for the source's answer
+      │   │        Settle                        Confirmed
     SETTLED        the blocks are free           the blocks are filled
 
- … or, from any of these:
+    … or, from any of these:
 
     ENDING                                       a read may still write, or no job has asked yet
-     │                                           the last read ends
+      │                                          the last read ends
     WITHDRAWN      withdrawn, or abandoned       abandoned
     EXPIRED        nobody asked in time          the source's lease was over
     FAILED                                       source unreachable, or no match

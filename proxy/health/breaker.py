@@ -1,12 +1,12 @@
 """A circuit breaker, after M. Nygard's "Release It!". Pure: time is an argument.
 
 ```
-        fault, or `reported_limit` failures in a row
-CLOSED ──────────────────────────────────▶ OPEN ◀────────────┐
- ▲                                         │ its time is up, │
- │ a call that began since                 │ with a heartbeat│ a call that
- │ succeeded                               ▼ since           │ began since failed:
- └──────────────────────────────────── HALF_OPEN ────────────┘ twice the time
+ fault, or `reported_limit` failures in a row
+   CLOSED ──────────────────────────────────▶ OPEN ◀────────────┐
+     ▲                                         │ its time is up, │
+     │ a call that began since                 │ with a heartbeat│ a call that
+     │ succeeded                               ▼ since           │ began since failed:
+     └──────────────────────────────────── HALF_OPEN ────────────┘ twice the time
 ```
 
 Calls that began before it opened do not count: a hundred streams that break at once are one
