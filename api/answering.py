@@ -14,7 +14,7 @@ from api.text.detokenizing import Detokenizer
 from api.text_requests import TextRequest
 
 TapFactory = Callable[[ChoiceState, AdmittedRequest], Tap]
-"""Makes the tap of a choice, once its request was admitted."""
+"""Makes the tap of a choice once its request has been admitted."""
 
 
 class Answer:
@@ -49,7 +49,7 @@ class Answer:
         ]
 
     async def _echo(self, choice: ChoiceState) -> Echo:
-        """The prompt's text; decoded once for all its choices, in a thread if it is long."""
+        """The prompt's text, decoded once for all choices; in a thread if it is long."""
         request, prompt = self.request, choice.call.request.prompt
         number = choice.index // request.n
         async with self._reading:
@@ -62,10 +62,11 @@ class Answer:
         return self._echoes[number]
 
     async def pieces(self, make_tap: TapFactory | None = None) -> AsyncGenerator[TextPiece]:
-        """The pieces of all choices, in order of arrival; closing it aborts every choice.
+        """Yield the pieces of all choices in order of arrival; closing the stream aborts all of
+        them.
 
-        Raises StreamFailed. Where there is one choice, its plain tokens may go to the tap that
-        `make_tap` makes, and are not yielded then.
+        Raises StreamFailed. If there is only one choice, its plain tokens may go to the tap
+        that `make_tap` makes; those are not yielded.
         """
         async with self._gate.enter(self.request.admission_request) as let_in:
             first, alone = self.choices[0], len(self.choices) == 1

@@ -189,17 +189,17 @@ Kind = TypeVar("Kind")
 
 
 def read_completion(data: bytes) -> CompletionBody:
-    """Raises BadRequest, whatever the bytes are."""
+    """Decode and check the body; raises BadRequest for any invalid bytes."""
     return convert(read_object(data, COMPLETIONS), CompletionBody)
 
 
 def read_chat(data: bytes) -> ChatBody:
-    """Raises BadRequest, whatever the bytes are."""
+    """Decode and check the body; raises BadRequest for any invalid bytes."""
     return convert(read_object(data, CHAT), ChatBody)
 
 
 def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
-    """Check types and limits; `within` is the path of what is given."""
+    """Check types and limits; `within` is the path of `given`. Raises BadRequest."""
     try:
         return wire.convert(given, kind, within)
     except WireError as error:
@@ -211,8 +211,8 @@ def read_object(
     unsupported: Mapping[str, tuple[object, ...]],
     instead: Mapping[str, str] = NOTHING_ELSE,
 ) -> Mapping[str, object]:
-    """The fields of a JSON body; raises BadRequest for a field that is not supported, with the
-    text of `instead` where it has one.
+    """The fields of a JSON body. Raises BadRequest for a field that is not supported; `instead`
+    has the error text of some of them.
     """
     try:
         given = msgspec.json.decode(data)

@@ -26,8 +26,10 @@ ADDS_ARGUMENTS = re.compile(
 def template_messages(
     messages: Sequence[Mapping[str, Any]], template: object
 ) -> list[Template]:
-    """Every content becomes one string; raises BadRequest. Arguments of past tool calls become
-    objects; they stay text where the template concatenates them, as DeepSeek's does.
+    """Make every message's content one string; raises BadRequest.
+
+    Arguments of past tool calls become objects, but stay text if the template concatenates
+    them, as DeepSeek's does.
     """
     if not messages:
         raise BadRequest("messages must not be empty", "messages")
@@ -41,7 +43,7 @@ def template_messages(
 
 
 def _of_function(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """A custom tool's call as that of the function by which the model knows it."""
+    """A custom tool's call as a call of the function that stands for the tool in the prompt."""
     if call.get("type") != CUSTOM:
         return call
     custom = convert(call.get(CUSTOM), CalledCustom, f"{path}.{CUSTOM}")
@@ -69,7 +71,7 @@ def _message(given: Mapping[str, Any], path: str) -> Template:
 
 
 def _text(content: str | list[dict[str, Any]], path: str) -> str:
-    """Parts are put on lines of their own, as vLLM does."""
+    """The content as one string; its parts are put on separate lines, as vLLM does."""
     if isinstance(content, str):
         return content
     return "\n".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
@@ -86,7 +88,7 @@ def _part(part: Mapping[str, Any], path: str) -> str:
 
 
 def _tool_call(call: Mapping[str, Any], read: Callable[[str], object]) -> Template:
-    """OpenAI sends arguments as JSON in a string, or an empty one."""
+    """The call with its arguments parsed: OpenAI sends JSON in a string, or an empty string."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return dict(call)
@@ -98,7 +100,7 @@ def _as_text(arguments: str) -> object:
 
 
 def _as_object(arguments: str) -> object:
-    """What is no JSON stays as it is."""
+    """The arguments as an object; text that is not JSON stays as it is."""
     try:
         return msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a checkpoint's generation_config.json says for clients that say nothing."""
+"""Reads sampling defaults from a checkpoint's generation_config.json."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,11 @@ from engine.request import LARGEST_TOKEN, Limit, Probability, Repetition, Temper
 
 FILE = "generation_config.json"
 AUTO, NONE = "auto", "vllm"
-"""The model's own, and none: OpenAI's defaults. These are vLLM's words."""
+"""The model's own defaults, or none (OpenAI's defaults). The names are vLLM's."""
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """The keys that are read; null is the same as absent."""
+    """The keys of generation_config.json that are read; null is the same as absent."""
 
     temperature: Temperature | None = None
     top_p: Probability | None = None
@@ -27,9 +27,10 @@ class _Config(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The sampling of a request that leaves it open; OpenAI's own where nothing else is said.
+    """Sampling parameters for requests that leave them out; where unset here, OpenAI's defaults
+    apply.
 
-    `max_new_tokens` is how long an answer may be; None: as the endpoint has it.
+    `max_new_tokens` is the longest answer; None: the endpoint's own default applies.
     """
 
     temperature: float = 1.0
@@ -44,10 +45,10 @@ OPENAI = Defaults()
 
 
 def load_defaults(setting: str, model: str | None) -> Defaults:
-    """`setting` is AUTO, NONE, or a folder that has the file; `model` a folder or a hub name.
+    """Load the defaults; `setting` is AUTO, NONE, or a folder that has the file.
 
-    A model need not have the file; raises OSError, naming the file, where it says what cannot
-    be meant, and where a folder that was asked for has none.
+    `model` is a folder or a hub name, and need not have the file. Raises OSError, naming the
+    file, if its values make no sense, or if the folder named by `setting` has no such file.
     """
     if setting == NONE or (setting == AUTO and model is None):
         return OPENAI
@@ -63,7 +64,7 @@ def load_defaults(setting: str, model: str | None) -> Defaults:
 
 
 def _find(model: str) -> Path | None:
-    """In a folder, or in what the hub gives under that name."""
+    """Find the file in a folder, or among the hub's files of that name."""
     folder = local_folder(model)
     if folder is None:
         return fetched(model, FILE)

@@ -10,15 +10,15 @@ from api.errors import ContextTooLong
 from api.text.tokenizing import TextCodec, far_exceeds
 from api.text_requests import Tokens
 
-INLINE_SIZE = 2_000  # characters or bytes; encoding so many is quicker than starting a thread
+INLINE_SIZE = 2_000  # characters or bytes; encoding that many is quicker than starting a thread
 MOST_TOKENS = 1 << 20  # of a text, while its model's context length is unknown
 Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """How a long text is cut before it is encoded: to its last `truncate_to` tokens; it is
-    refused if what is left has more than `max_tokens`. None: no such limit.
+    """How a long text is cut before it is encoded: to its last `truncate_to` tokens. It is
+    refused if more than `max_tokens` tokens are left. None: no such limit.
     """
 
     truncate_to: int | None = None
@@ -28,8 +28,8 @@ class LengthLimit:
     def of(
         cls, size: int, wanted: int | None, context: Callable[[], int | None]
     ) -> "LengthLimit":
-        """For a text of `size` characters and a client's `truncate_prompt_tokens`, `wanted`;
-        -1: as many as the `context` takes.
+        """The limit for a text of `size` characters and a client's `truncate_prompt_tokens`,
+        `wanted`; -1: as many as the `context` takes.
         """
         if size <= INLINE_SIZE:
             return cls()
@@ -44,7 +44,7 @@ class LengthLimit:
 def encode_text(
     codec: TextCodec, text: str, fit: LengthLimit, *, special: bool = False
 ) -> Tokens:
-    """The text's tokens; `special`: with special tokens around. Raises ContextTooLong."""
+    """Encode a text; `special`: with special tokens around it. Raises ContextTooLong."""
     if fit.truncate_to is not None:
         text = codec.keep_last(text, fit.truncate_to)
     check_length(codec, text, fit.max_tokens)
@@ -52,7 +52,10 @@ def encode_text(
 
 
 def encode_chat(codec: TextCodec, text: str, fit: LengthLimit) -> Tokens:
-    """The same for a rendered chat; turns encoded before are looked up if it is long."""
+    """Encode a rendered chat; if it is long, turns that were encoded before are looked up.
+
+    Raises ContextTooLong.
+    """
     if (
         len(text) <= INLINE_SIZE
         or fit.truncate_to is not None
@@ -68,8 +71,8 @@ def encode_chat(codec: TextCodec, text: str, fit: LengthLimit) -> Tokens:
 
 
 def check_length(codec: TextCodec, text: str, context: int | None) -> None:
-    """Refuse a text that cannot fit before all of it is encoded, which takes far more memory
-    than the text does. Raises ContextTooLong.
+    """Refuse a text that cannot fit without encoding all of it, which would take far more
+    memory than the text does. Raises ContextTooLong.
     """
     if context is not None and codec.far_exceeds(text, context):
         raise _too_long(context)
@@ -84,5 +87,5 @@ def _too_long(context: int) -> ContextTooLong:
 
 
 async def run_off_loop(size: int, work: Callable[[], Done]) -> Done:
-    """Do the work in a thread if its `size` is large: inline it would delay all streams."""
+    """Run the work in a thread if its `size` is large: inline, it would delay all streams."""
     return work() if size <= INLINE_SIZE else await asyncio.to_thread(work)

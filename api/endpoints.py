@@ -51,7 +51,7 @@ IN_HEADERS = {
 }
 UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies such as nginx from buffering a stream."""
-ENCODING_COST = 16  # tokenizing a body takes so many times the work of reading it again
+ENCODING_COST = 16  # tokenizing a body costs this many times the work of reading it again
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 TextKind = TypeVar("TextKind", bound=TextBody)
 
@@ -61,14 +61,14 @@ class HasRequestId(Protocol):
 
     @property
     def request_id(self) -> str | None:
-        """None where it does not."""
+        """The client's own id; None if the body has none."""
 
 
 class Headers(Protocol):
     """The headers of a request: names in any case, the first of several values."""
 
     def get(self, name: str, /) -> str | None:
-        """None where there is none."""
+        """The header's value; None if it is absent."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class TextEndpoints:
     clock: Callable[[], float] = time.time
 
     async def completions(self, call: HttpCall) -> AnswerWriter:
-        """Raises ApiError."""
+        """Answer POST /v1/completions; raises ApiError."""
         body = _with_headers(read_completion(call.data), call.headers)
         outer_id = call.assign_id(body)
         text, timeout_s = needs_text(body), body.timeout
@@ -107,7 +107,7 @@ class TextEndpoints:
         return self._writer(request, CompletionFormat(_telling(request)))
 
     async def chat(self, call: HttpCall) -> AnswerWriter:
-        """Raises ApiError."""
+        """Answer POST /v1/chat/completions; raises ApiError."""
         body = _with_headers(read_chat(call.data), call.headers)
         outer_id = call.assign_id(body)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
@@ -188,7 +188,7 @@ Endpoint = Callable[[HttpCall], Awaitable[AnyWriter]]
 
 
 def check_type(headers: Headers) -> None:
-    """A body without a type is taken for JSON; a form that a browser can send is not.
+    """Refuse a form that a browser can send; a body without a type is taken for JSON.
 
     Raises UnsupportedMediaType.
     """
@@ -200,9 +200,9 @@ def check_type(headers: Headers) -> None:
 
 
 async def start_stream(writer: AnyWriter) -> AsyncGenerator[bytes]:
-    """Wait for the first event, then return the whole stream; the caller closes it.
+    """Wait for the first event, then return the whole stream; the caller has to close it.
 
-    Raises what fails before the first event, so that it can still be an HTTP error.
+    Errors before the first event are raised, so that they can still become an HTTP status.
     """
     events = event_stream(writer)
     try:
@@ -236,7 +236,7 @@ def _telling(request: TextRequest) -> LogprobFormatter:
 
 
 def _tellers(request: TextRequest) -> Sequence[ToolCallStream]:
-    """One for each choice, as each parses its own tool calls."""
+    """One tool call parser for each choice."""
     calling = request.calling
     return [calling.new_stream() for _ in request.calls] if calling else ()
 

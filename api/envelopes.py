@@ -1,4 +1,4 @@
-"""Writes OpenAI answers, whole or chunk by chunk: all that stands around the choices."""
+"""Writes OpenAI answers, whole or chunk by chunk: everything around the choices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ class ChoiceFormat(Protocol):
 
     @property
     def logprob_formatter(self) -> LogprobFormatter:
-        """Writes its log-probabilities."""
+        """Writes the log-probabilities of this endpoint."""
 
     @property
     def prefix(self) -> str:
@@ -58,15 +58,15 @@ class ChoiceFormat(Protocol):
 
     @property
     def kinds(self) -> tuple[str, str]:
-        """What `object` says of an answer, and of a chunk."""
+        """The value of `object` in an answer, and in a chunk."""
 
     @property
     def prompt_on_top(self) -> bool:
-        """Whether the prompt's token ids stand in the envelope, not in the choice."""
+        """Whether the prompt's token ids are in the envelope, not in the choice."""
 
     @property
     def varies(self) -> bool:
-        """Whether chunks of plain text may differ in more than that text."""
+        """Whether chunks of plain text may differ in more than their text."""
 
     def opening_choice(self, index: int) -> msgspec.Struct | None:
         """The chunk that a choice's stream begins with, if there is one."""
@@ -74,7 +74,7 @@ class ChoiceFormat(Protocol):
     def chunk_choices(
         self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds
     ) -> Sequence[msgspec.Struct]:
-        """A piece as choices of one chunk each, with token ids where they were asked for."""
+        """Write a piece as choices of one chunk each, with token ids if they were asked for."""
 
     def full_choice(
         self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds
@@ -103,7 +103,7 @@ class AnswerWriter:
 
     @property
     def over(self) -> bool:
-        """Whether an event said that the answer is complete; no: [DONE] says so here."""
+        """Whether an event said that the answer is complete; here only [DONE] does."""
         return False
 
     def opening(self) -> bytes:
@@ -122,7 +122,7 @@ class AnswerWriter:
         ]
 
     def chunks(self, piece: TextPiece) -> Sequence[Envelope]:
-        """The chunks of a piece; none where it has nothing that the client asked for."""
+        """The chunks of a piece; none if it has nothing that the client asked for."""
         told = piece.text or piece.reasoning or piece.finish or piece.scored_tokens
         if not (told or (self._ids and piece.tokens)):
             return ()
@@ -141,10 +141,10 @@ class AnswerWriter:
         ]
 
     def frame(self, piece: TextPiece) -> bytes:
-        """The events of a piece, empty where there are none.
+        """The events of a piece; empty if there are none.
 
-        Nearly all pieces of a choice differ in their text only, so the JSON around the text is
-        kept from the second piece on: the first is not delayed.
+        Nearly all pieces of a choice differ only in their text, so the JSON around the text is
+        cached from the second piece on; the first piece is not delayed by that.
         """
         begins = piece.num_tokens == len(piece.tokens)
         more = begins or piece.finish or piece.scored_tokens or piece.reasoning
@@ -155,40 +155,40 @@ class AnswerWriter:
         return around[0] + msgspec.json.encode(piece.text) + around[1]
 
     def around(self, index: int) -> tuple[bytes, bytes] | None:
-        """The bytes before and behind the text of a choice's events, once they are known."""
+        """The bytes before and after the text in a choice's events, once they are known."""
         return self._around.get(index)
 
     @property
     def _varies(self) -> bool:
-        """Whether more than the text differs."""
+        """Whether the pieces differ in more than their text."""
         options = self.answer.request.options
         return self._ids or self.choice_format.varies or bool(options.continuous_usage_stats)
 
     def _without_text(self, piece: TextPiece) -> tuple[bytes, bytes]:
-        """The event's bytes before and behind the text; the marker cannot be in the piece."""
+        """The event's bytes before and after the text; the marker cannot occur in the piece."""
         mark = token_hex(16)
         [chunk] = self.chunks(replaced(piece, text=mark))
         before, behind = sse_event(chunk).split(f'"{mark}"'.encode())
         return before, behind
 
     def closing(self) -> bytes:
-        """The chunk after all text: usage and stages, where the client asked for them."""
+        """The chunk after all text: usage and stages, if the client asked for them."""
         usage, timings = usage_at_end(self.answer), timings_of(self.answer)
         if usage is UNSET and timings is UNSET:
             return b""
         return sse_event(replace(self._envelope(1, []), usage=usage, pdserve=timings))
 
     def failing(self, status: int, error: ErrorBody) -> bytes:
-        """The event of a failed stream; `status` is what its HTTP status would have been."""
+        """The event of a failed stream; `status` is the HTTP status it would have had."""
         del status
         return sse_event(error)
 
     def ending(self) -> bytes:
-        """What every stream ends with."""
+        """The bytes that end every stream."""
         return DONE
 
     def whole(self, pieces: Sequence[TextPiece]) -> Envelope:
-        """The answer that is not streamed, of all pieces."""
+        """The unstreamed answer, made of all pieces."""
         said: list[list[TextPiece]] = [[] for _ in self.answer.choices]
         for piece in pieces:
             said[piece.index].append(piece)
@@ -204,7 +204,7 @@ class AnswerWriter:
 
     @property
     def num_prompt_logprobs(self) -> int:
-        """How many prompt tokens the answer has log-probabilities of."""
+        """How many prompt tokens get log-probabilities in the answer."""
         if self.answer.request.body.prompt_logprobs is None:
             return 0
         return sum(len(choice.prompt_logprobs) for choice in self.answer.choices)
@@ -226,7 +226,7 @@ class AnswerWriter:
     def _prompt_logprobs(
         self, choice: ChoiceState, *, on_top: bool
     ) -> PromptLogprobs | UnsetType:
-        """A prompt's log-probabilities stand where its token ids do."""
+        """The prompt's log-probabilities, placed where its token ids are."""
         request = self.answer.request
         if (
             request.body.prompt_logprobs is None

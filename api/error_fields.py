@@ -11,8 +11,9 @@ Renames = Sequence[tuple[re.Pattern[str], str]]
 
 @dataclass(frozen=True, slots=True)
 class ErrorFieldNames:
-    """`names`: patterns of chat fields, and their names in the other API. `in_passing`: the
-    same for fields that the message only mentions; names in backticks are a client's own.
+    """Field names of another API. `names` maps patterns of chat fields to them; `in_passing`
+    does the same for fields that a message only mentions. Names in backticks are the client's
+    own.
     """
 
     names: Renames

@@ -28,7 +28,7 @@ TYPES: Mapping[int, str] = {
 
 
 class ApiError(Exception):
-    """Base of the room's errors; it has what OpenAI's error body says."""
+    """Base of this package's errors; it has what OpenAI's error body needs."""
 
     status = BAD_REQUEST
     code: str | None = None
@@ -40,13 +40,14 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):
-    """The request itself is at fault."""
+    """The request itself is invalid."""
 
 
 class ContextTooLong(BadRequest):
     """The prompt, or prompt and answer together, are longer than the model's context.
 
-    How many tokens the `prompt` has alone, and the `context` takes, where that is why.
+    If that is known, it has the length of the `prompt` alone and that of the `context`, in
+    tokens.
     """
 
     code = "context_length_exceeded"
@@ -71,7 +72,7 @@ class ModelNotFound(ApiError):
 
 
 class ResponseNotStored(ApiError):
-    """An earlier response is asked for: none is stored."""
+    """The request refers to an earlier response: none is stored."""
 
     status = 404
 
@@ -89,13 +90,13 @@ class UnsupportedMediaType(ApiError):
 
 
 class NoTokenizer(ApiError):
-    """Text is asked of a server without a tokenizer."""
+    """The request has text, and the server has no tokenizer."""
 
     status = 501
 
 
 class TooBusy(ApiError):
-    """The server cannot parse the request now: it may be retried."""
+    """The server cannot parse the request now; the client may retry."""
 
     status = 503
     retry_after_s = 1
@@ -111,7 +112,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What every refusal looks like, in an answer or in a stream."""
+    """The body of every error, in an answer or in a stream."""
 
     error: ErrorDetail
 
@@ -119,7 +120,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> ErrorBody:
-    """The error body of a status; long texts, which may be the client's own, are shortened."""
+    """The error body of a status; long texts, which may come from the client, are shortened."""
     param = None if param is None else shortened(param, LONGEST_PARAM)
     message = shortened(message, LONGEST_MESSAGE)
     return ErrorBody(ErrorDetail(message, _type_of(status), param, code))

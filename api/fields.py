@@ -1,8 +1,8 @@
-"""Fields that OpenAI or vLLM know and we do not honour: refused by name, never ignored.
+"""Fields that OpenAI or vLLM know and pdserve does not support: refused by name, never ignored.
 
-A field may be sent with its neutral value, which changes nothing. What neither of the two
-knows is ignored, as both do, and so is what asks for no other answer: OpenAI's `metadata`,
-`safety_identifier`, `prompt_cache_key`, `store` and `service_tier`.
+A field may be sent with its neutral value, which changes nothing. Fields that neither of the
+two knows are ignored, as both do. So are fields that do not change the answer: OpenAI's
+`metadata`, `safety_identifier`, `prompt_cache_key`, `store` and `service_tier`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SAMPLING: Mapping[str, tuple[object, ...]] = {
     "thinking_token_budget": NONE,
     "use_beam_search": (None, False),
 }
-"""What a node's `sampling_params` and both text surfaces share."""
+"""Fields that a node's `sampling_params` and both text endpoints share."""
 
 NODE_SAMPLING: Mapping[str, tuple[object, ...]] = {
     **SAMPLING,
@@ -68,7 +68,7 @@ TOKENIZE: Mapping[str, tuple[object, ...]] = {
     name: CHAT[name]
     for name in ("chat_template", "documents", "media_io_kwargs", "mm_processor_kwargs")
 }
-"""What would make another prompt of the messages."""
+"""Fields that would make another prompt of the messages."""
 
 POOLING: Mapping[str, tuple[object, ...]] = {
     "chat_template": NONE,
@@ -82,7 +82,7 @@ POOLING: Mapping[str, tuple[object, ...]] = {
 
 
 class UnsupportedField(ValueError):
-    """A field is asked for that we know of and do not honour; `param` is its name."""
+    """The request uses a known but unsupported field; `param` is its name."""
 
     def __init__(self, param: str) -> None:
         super().__init__(f"{param} is not supported yet")
@@ -100,7 +100,7 @@ def refuse_unsupported(
 
 
 def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
-    """Equality, but False is not 0 where only one of them is neutral."""
+    """Whether the values include this one; False is not 0 where only one of them is neutral."""
     for one in neutral:
         numbers = isinstance(value, int | float) and isinstance(one, int | float)
         same_kind = isinstance(value, bool) == isinstance(one, bool)

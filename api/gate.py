@@ -41,7 +41,7 @@ class AdmittedRequest(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """When it has to be over, in seconds of the event loop's clock; None: no deadline."""
+        """The request's deadline, in seconds of the event loop's clock; None: none."""
 
     def record_tokens(self, tokens: int, choice: int = 0) -> None:
         """Count tokens that were generated for one of its choices."""
@@ -53,7 +53,7 @@ class AdmissionControl(Protocol):
     def enter(self, visit: AdmissionRequest) -> AbstractAsyncContextManager[AdmittedRequest]:
         """Wait until the request is admitted; leaving the context makes room for others.
 
-        Raises StreamFailed where it is refused or waits for too long.
+        Raises StreamFailed if it is refused or waits too long.
         """
 
 

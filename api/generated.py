@@ -78,7 +78,9 @@ class NodeError(msgspec.Struct):
 
 
 class _Extra(msgspec.Struct, omit_defaults=True):
-    """Only between pdserve's own: `prompt` before the first token, `stage` when one is over."""
+    """Fields between pdserve's own servers: `prompt` comes before the first token, `stage` when
+    a stage is over.
+    """
 
     prompt: PromptEvent | None = None
     stage: StageEvent | None = None
@@ -107,7 +109,7 @@ def encode_event(
     *,
     compact: bool = False,
 ) -> bytes:
-    """One SSE frame; the one with a prefill leg's token carries its `ticket` again."""
+    """Encode one SSE frame; the one with a prefill leg's token repeats its `ticket`."""
     if isinstance(event, EndEvent):
         return DONE
     chunk = _chunk(event, ticket, compact=compact)
@@ -116,14 +118,14 @@ def encode_event(
 
 
 def status_of(failed: FailedEvent) -> int:
-    """The failure's HTTP status."""
+    """The HTTP status of the failure."""
     if failed.leaving:
         return UNAVAILABLE
     return BAD_GATEWAY if failed.retryable else BAD_REQUEST
 
 
 def decode_event(frame: bytes) -> Sequence[Event]:
-    """Read one SSE frame; a ticket comes before the tokens of the same frame."""
+    """Decode one SSE frame; a ticket comes before the tokens of the same frame."""
     if len(frame) <= len(DONE) and frame.strip() == LAST_FRAME:
         return [EndEvent()]
     try:
@@ -173,7 +175,7 @@ def encode_answer(request: Request, events: Sequence[Event], model: str, created
             {
                 "index": 0,
                 "token_ids": said,
-                # a prefill leg was asked for one token
+                # a prefill leg is asked for one token
                 "finish_reason": tokens[-1].finish or FinishReason.LENGTH,
                 "stop_reason": tokens[-1].stop_reason,
                 "logprobs": node_logprobs_of(ranked) if ranked else None,
@@ -235,7 +237,9 @@ def _token_chunk(event: TokenEvent, *, compact: bool) -> NodeChunk:
 
 
 def _prompt_and_stage(chunk: NodeChunk) -> Iterator[Event]:
-    """A prompt of another make: of how many tokens it knows, and their log-probabilities."""
+    """The chunk's prompt and stage events; another server's chunk may give cached tokens and
+    log-probabilities of the prompt.
+    """
     extra, foreign = chunk.pdserve or _Extra(), read_prompt_logprobs(chunk.prompt_logprobs)
     details = chunk.usage and chunk.usage.prompt_tokens_details
     cached = details.cached_tokens if details else None
@@ -248,7 +252,9 @@ def _prompt_and_stage(chunk: NodeChunk) -> Iterator[Event]:
 
 
 def _tokens(choice: NodeChoice, compact: tuple[Logprobs, ...]) -> list[Event]:
-    """The end may come without a token. One that is none is a failure, behind what was said."""
+    """The events of a choice; its end may come without a token. A finish that means that the
+    answer was cut short becomes a FailedEvent, after the tokens.
+    """
     tokens, finish = choice.token_ids or (), choice.finish_reason
     reason = choice.stop_reason if isinstance(choice.stop_reason, int) else None
     ranked = compact or read_node_logprobs(choice.logprobs or None)

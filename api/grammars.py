@@ -1,6 +1,6 @@
-"""What an answer must look like: the many ways to ask for it become one Grammar. Pure.
+"""Reads the many ways to ask for structured output into one Grammar. Pure.
 
-Whether the schema, expression or grammar makes sense is the engine's to say.
+Whether the schema, expression or grammar is valid is for the engine to decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Schema = dict[str, Any] | str
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
-    """vLLM's object; exactly one of ONE_OF says something."""
+    """vLLM's object; exactly one of the fields in ONE_OF is set."""
 
     json: Schema | None = None
     regex: str | None = None
@@ -31,13 +31,13 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
 
 
 class JsonSchema(msgspec.Struct, frozen=True):
-    """The part of OpenAI's `json_schema` that means something here; `strict` is the rule."""
+    """The supported part of OpenAI's `json_schema`; `strict` is always in force."""
 
     schema: Schema
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """OpenAI's object, and vLLM's `structural_tag`, whose other keys are the tag's own."""
+    """OpenAI's object, or vLLM's `structural_tag`, whose other keys belong to the tag."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
@@ -73,14 +73,14 @@ def read_format(given: Mapping[str, object]) -> Grammar | None:
 
 
 def read_guided(name: str, value: object) -> Grammar | None:
-    """One of vLLM's older fields, of which there is one for each kind; raises WireError."""
+    """Read one of vLLM's older fields, one for each kind of grammar; raises WireError."""
     if value is None:
         return None
     return _grammar(name.removeprefix("guided_"), value, name)
 
 
 def structured_of(grammar: Grammar | None) -> dict[str, object] | None:
-    """The way back, to what nodes of any make read."""
+    """A Grammar as `structured_outputs`, which nodes of any make can read."""
     if grammar is None:
         return None
     match grammar.kind:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 
 def local_folder(model: str) -> Path | None:
-    """None for what may be a name on the hub: no folder, and not written like one."""
+    """The folder; None if it may be a hub name: no such folder, and not written like one."""
     folder = Path(model).expanduser()
     return folder if folder.is_dir() or model.startswith(("/", ".", "~")) else None
 
 
 def fetched(model: str, file: str) -> Path | None:
-    """From the hub or its cache; None where it has none of that name. Raises OSError."""
+    """The file from the hub or its cache; None if there is none. Raises OSError."""
     from transformers.utils.hub import cached_file  # takes a second, and no torch
 
     found = cached_file(model, file, _raise_exceptions_for_missing_entries=False)

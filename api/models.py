@@ -1,4 +1,4 @@
-"""GET /v1/models: what is served here, as OpenAI and vLLM list it."""
+"""GET /v1/models: the models served here, in the format of OpenAI and vLLM."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from api.errors import ModelNotFound
 from api.served import Models, ServedModel
 
 PATH = "/v1/models"
-OWNER = "pdserve"  # what whoever lists models here is known by
+OWNER = "pdserve"  # the owner in lists of models
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One name."""
+    """One model name."""
 
     id: str
     object: str = "model"
@@ -25,19 +25,19 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """All names."""
+    """All model names."""
 
     object: str = "list"
     data: Sequence[ModelCard]
 
 
 def is_of_models(path: str) -> bool:
-    """Whether a path is one of theirs, whatever is there."""
+    """Whether a path is one of the models endpoints, even if nothing is served there."""
     return path == PATH or path.startswith(f"{PATH}/")
 
 
 def list_models(models: Models) -> ModelList:
-    """Every name that a request may give, once."""
+    """Every name that a request may give, listed once."""
     cards = dict[str, ModelCard]()
     for served in models.listed():
         for name in served.names:
@@ -47,7 +47,7 @@ def list_models(models: Models) -> ModelList:
 
 
 def find_model(models: Models, name: str) -> ModelCard:
-    """Raises UnknownModel."""
+    """The card of one name; raises ModelNotFound."""
     for card in list_models(models).data:
         if card.id == name:
             return card
@@ -55,7 +55,7 @@ def find_model(models: Models, name: str) -> ModelCard:
 
 
 def _shorter(one: ModelCard, other: ModelCard) -> ModelCard:
-    """Of two models that go by one name: what either has room for."""
+    """Of two models with one name, the limits that both have room for."""
     lengths = [card.max_model_len for card in (one, other) if card.max_model_len is not None]
     return replace(one, max_model_len=min(lengths, default=None))
 

@@ -13,7 +13,7 @@ from api.wire import UNREADABLE, WireError
 from engine.request import Logprob, Logprobs
 
 MIN_LOGPROB = -9999.0
-"""What minus infinity becomes where there is no such number: in JSON. vLLM has the same."""
+"""Minus infinity in JSON, which has no such number. vLLM uses the same value."""
 TOKEN_ID = "token_id:"
 LONGEST_PACKED = 1_024
 
@@ -29,7 +29,7 @@ class NodeTopLogprob(msgspec.Struct, frozen=True):
 
 
 class NodeTokenLogprob(NodeTopLogprob, frozen=True):
-    """A token, and the likeliest ones at its position."""
+    """A token, and the likeliest tokens at its position."""
 
     top_logprobs: tuple[NodeTopLogprob, ...] = ()
 
@@ -57,7 +57,7 @@ def json_logprob(logprob: float | None) -> float:
 
 
 def finite_logprobs(places: Sequence[Logprobs]) -> tuple[Logprobs, ...]:
-    """The same, with numbers that JSON can hold."""
+    """The log-probabilities, with only numbers that JSON can hold."""
     return tuple(
         tuple(Logprob(one.token, json_logprob(one.logprob), one.rank) for one in place)
         for place in places
@@ -101,14 +101,14 @@ def read_prompt_logprobs(told: PromptLogprobs | None) -> tuple[Logprobs, ...]:
 
 
 def pack(places: Sequence[Logprobs]) -> bytes:
-    """The first position's, for a KV ticket; empty where there is none, or it is too large."""
+    """Pack the first position, for a KV ticket; empty if there is none or it is too long."""
     if not places or len(places[0]) > LONGEST_PACKED:
         return b""
     return msgspec.msgpack.encode(places[0])
 
 
 def unpack(data: bytes, likeliest: int) -> tuple[Logprobs, ...]:
-    """The reverse of `pack`; empty unless it has a token and `likeliest` of the likeliest."""
+    """The reverse of `pack`; empty unless it has a token and `likeliest` more entries."""
     try:
         place = msgspec.msgpack.decode(data, type=Logprobs) if data else ()
     except UNREADABLE:
@@ -126,7 +126,7 @@ def _name(one: Logprob) -> str:
 
 
 def _place(entry: NodeTokenLogprob) -> Logprobs:
-    """A missing rank follows from the order of the likeliest: it is at least that."""
+    """The token's rank; a missing one is at least what the order of the likeliest implies."""
     ranked = sorted(entry.top_logprobs, key=lambda top: -json_logprob(top.logprob))
     tops = [Logprob(_id(top), json_logprob(top.logprob), n) for n, top in enumerate(ranked, 1)]
     token = _id(entry)

@@ -19,7 +19,7 @@ Biases = dict[TokenId, Bias]
 
 
 def encode_sampling(sampling: Sampling, done: int) -> dict[str, object]:
-    """What is still to come after `done` tokens."""
+    """The parameters for the rest of the answer after `done` tokens."""
     said: dict[str, object] = msgspec.to_builtins(sampling)
     del said["grammar"]
     return {
@@ -31,11 +31,11 @@ def encode_sampling(sampling: Sampling, done: int) -> dict[str, object]:
 
 
 def decode_sampling(given: Mapping[str, object], done: int, request_id: RequestId) -> Sampling:
-    """The way back; raises UnsupportedField and WireError."""
+    """The reverse of `encode_sampling`; raises UnsupportedField and WireError."""
     refuse_unsupported(given, NODE_SAMPLING)
     known = {key: value for key, value in given.items() if value is not None}
     known.pop("grammar", None)
-    if known.get("top_k") == -1:  # another way to say: all
+    if known.get("top_k") == -1:  # -1 also means all
         known["top_k"] = 0
     if (bias := known.get("logit_bias")) is not None:
         known["logit_bias"] = tuple(convert(bias, Biases, "logit_bias", strict=False).items())
@@ -50,7 +50,7 @@ def decode_sampling(given: Mapping[str, object], done: int, request_id: RequestI
 
 
 def checked(sampling: Sampling) -> Sampling:
-    """What types do not say; raises WireError."""
+    """Check what the types do not express; raises WireError."""
     if sampling.allowed_token_ids == ():
         raise WireError("allowed_token_ids must not be empty", "allowed_token_ids")
     if not all(sampling.bad_words):

@@ -10,12 +10,12 @@ from api.models import is_of_models
 
 REQUEST_ID, THEIR_REQUEST_ID = "X-Request-Id", "request-id"
 VERSION = "anthropic-version"
-"""Of Anthropic's API: a header by which its clients are known where OpenAI's ask as well."""
+"""The header of Anthropic's API that identifies its clients on paths that OpenAI has too."""
 
 
 def wants_anthropic_format(path: str, version: str | None) -> bool:
-    """Whether the answer has Anthropic's form: of messages always, and of models where the
-    request has a `version`.
+    """Whether the answer has Anthropic's form: always for messages, and for models if the
+    request has a `version` header.
     """
     return is_of_messages(path) or (version is not None and is_of_models(path))
 
@@ -28,7 +28,7 @@ def error_response(
 
 
 def request_id_headers(path: str, name: str | None) -> Mapping[str, str]:
-    """The headers with the request's id, where it is known."""
+    """The headers with the request's id, if it is known."""
     if not name:
         return {}
     theirs = {THEIR_REQUEST_ID: name} if is_of_messages(path) else {}

@@ -1,4 +1,4 @@
-"""Renders a chat with its model's template, and finds out whether the answer has reasoning."""
+"""Renders a chat with its model's template, and determines whether the answer has reasoning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from api.text.tokenizing import TextCodec
 from api.tools.functions import as_functions
 from api.wire import WireError
 
-TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
+TOKENIZERS_OWN = frozenset(  # arguments that apply_chat_template itself takes
     {
         "chat_template",
         "conversation",
@@ -37,7 +37,7 @@ TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
 def render_chat(
     body: ChatBody, codec: TextCodec, parser: ReasoningParser, *, must_call: bool
 ) -> tuple[str, Thinking | None]:
-    """The prompt, and how to read reasoning out of the answer. Raises BadRequest.
+    """The prompt, and how to find reasoning in the answer. Raises BadRequest.
 
     `must_call`: the answer has to be a tool call.
     """
@@ -48,7 +48,7 @@ def render_chat(
     if form and form.channels:
         messages = [harmony_message(one) for one in messages]
     text = codec.render(messages, template)
-    if form is None or (form.channels and must_call):  # in a message that is not the last
+    if form is None or (form.channels and must_call):  # in a message before the last
         return text, None
     continued = messages[-1]["content"] if body.continue_final_message else ""
     given = RenderedPrompt(text, continued, _kwargs(body, shape))
@@ -56,7 +56,7 @@ def render_chat(
 
 
 def _template(body: ChatBody, shape: object) -> Mapping[str, object]:
-    """The template's variables beside the messages; raises BadRequest."""
+    """The template's variables other than the messages; raises BadRequest."""
     begin, go_on = body.add_generation_prompt is not False, body.continue_final_message
     if begin and go_on:
         param = "continue_final_message"

@@ -32,7 +32,8 @@ class RequestGrammars:
         tools = self.calling.tools if self.calling else None
         for name, schema in tools.input_schemas.items() if tools else ():
             form, refusal = schema.grammar, None
-            if form.syntax == "regex":  # alone: in a schema brackets stand around it
+            # the regex alone: in a schema, brackets would enclose it
+            if form.syntax == "regex":
                 refusal = await self._refusal(Grammar("regex", form.definition))
             assert tools is not None
             refusal = refusal or await self._refusal(arguments_grammar(tools.declared[name]))
@@ -45,7 +46,7 @@ class RequestGrammars:
             raise BadRequest(refusal, await self._culprit() or self.field)
 
     async def allow_tool_calls(self, formed: StructuredOutput) -> Grammar | None:
-        """A grammar of the form, already checked, or tool calls instead; None: the form itself
+        """A grammar of the form, already checked, or of tool calls; None: the form itself
         leaves room for calls. A schema that no grammar can express is left out, unless its
         function is strict: then raises BadRequest. Raises TooBusy.
         """
@@ -67,8 +68,8 @@ class RequestGrammars:
 
     async def text_with_calls(self, aloud: ReasoningInGrammar) -> Grammar | None:
         """A grammar of free text in which calls of strict functions follow their schemas; None:
-        nothing needs one. Raises BadRequest, which names the function whose schema no grammar
-        can express, and TooBusy.
+        no function needs one. Raises BadRequest, naming the function, if no grammar can express
+        its schema, and TooBusy.
         """
         assert self.calling is not None
         try:
@@ -93,11 +94,11 @@ class RequestGrammars:
             return None
         try:
             return next(iter((await self._culprits()).values()), None)
-        except TooBusy:  # that one of them is refused is known
+        except TooBusy:  # one of them is known to be refused
             return None
 
     async def _refusal(self, grammar: Grammar) -> str | None:
-        """Why the grammar is refused, if it is; raises TooBusy."""
+        """The reason for which the grammar is refused, if it is; raises TooBusy."""
         try:
             await self.checker.checked(grammar)
         except GrammarRefused as refusal:

@@ -32,13 +32,13 @@ NOT_CONSTRAINED = (
 
 @dataclass(frozen=True, slots=True)
 class RequestParser:
-    """Parses bodies for one served model; `read_leg` tells which leg of a request each is."""
+    """Parses bodies for one served model; `read_leg` determines the leg of each request."""
 
     served: ServedModel
     read_leg: LegReader
 
     async def parse_completion(self, body: CompletionBody, outer_id: str) -> TextRequest:
-        """Raises ApiError."""
+        """Parse a completion body; raises ApiError."""
         model, codec = self._check_model(body)
         special = body.add_special_tokens is not False
         given = prompts_of(body.prompt, "prompt")
@@ -61,7 +61,7 @@ class RequestParser:
         return await self._build_request(body, outer_id, model, prompts)
 
     async def parse_chat(self, body: ChatBody, outer_id: str, size: int) -> TextRequest:
-        """Raises ApiError. `size` is that of the body in bytes: large ones go to a thread."""
+        """Parse a chat body of `size` bytes, in a thread if it is large; raises ApiError."""
         model, _ = self._check_model(body)
         calling, prompt, thinking = await self._render_prompt(body, size, self._fit(body, size))
         return await self._build_request(body, outer_id, model, [prompt], calling, thinking)
@@ -145,8 +145,8 @@ class RequestParser:
     def _delay_grammar(
         self, thinking: Thinking, calls: list[GeneratorCall], grammar: Grammar, *, beside: bool
     ) -> tuple[Thinking | None, list[GeneratorCall]]:
-        """Make the grammar apply after the reasoning; or drop reasoning, where the grammar
-        leaves no room for it. `beside`: the model may call tools instead.
+        """Make the grammar apply after the reasoning, or drop reasoning if the grammar leaves
+        no room for it. `beside`: the model may call tools instead.
         """
         if (marks := thinking.grammar_marks(grammar, self._token, calls=beside)) is not None:
             return thinking.without_call_openings(), [
@@ -157,7 +157,7 @@ class RequestParser:
     async def _allow_tool_calls(
         self, holding: RequestGrammars, calls: list[GeneratorCall], form: Grammar
     ) -> list[GeneratorCall]:
-        """The same calls, whose grammar now allows tool calls as well as the form."""
+        """The calls, with a grammar that now allows tool calls as well as the form."""
         behind = calls[0].request.sampling.grammar_behind is not None
         either = await holding.allow_tool_calls(StructuredOutput(form, behind))
         if either is not None:
@@ -170,10 +170,11 @@ class RequestParser:
     async def _constrain_tool_calls(
         self, calling: ToolCalling, calls: list[GeneratorCall], thinking: Thinking | None
     ) -> list[GeneratorCall]:
-        """The same calls, with a grammar that holds tool calls to strict functions' schemas.
+        """The calls, with a grammar that makes tool calls follow the schemas of strict
+        functions.
 
-        It applies after the reasoning; or to the whole answer, where no token marks the end of
-        the reasoning, or where a tool call ends it as well.
+        It applies after the reasoning, or to the whole answer if no token marks the end of the
+        reasoning, or if a tool call ends it too.
         """
         assert calling.dialect is not None
         special = self.served.text.special_ids
@@ -191,12 +192,12 @@ class RequestParser:
         return held if marks is None else [call.with_grammar_after(marks) for call in held]
 
     def _token(self, text: str) -> int | None:
-        """The single token of the model that is this text, if there is one."""
+        """The model's single token with this text, if there is one."""
         token = self.served.text.single_token(text)
         return None if token is None or token >= self.served.num_token_ids else token
 
     def _calling(self, body: ChatBody, codec: TextCodec) -> ToolCalling | None:
-        """Raises BadRequest."""
+        """The tool calling of a body; raises BadRequest."""
         try:
             if (use := body.tool_use) is None or use.mode == "none":
                 return None
@@ -208,6 +209,6 @@ class RequestParser:
 
 
 def _refuse_unconstrained(calling: ToolCalling | None) -> None:
-    """Tool calls cannot be constrained here: raise BadRequest if a custom tool needs it."""
+    """Raise BadRequest if a custom tool needs a grammar: calls cannot be constrained."""
     for schema in calling.tools.input_schemas.values() if calling else ():
         raise BadRequest(f"{schema.param}: {NOT_CONSTRAINED}", schema.param)

@@ -1,4 +1,4 @@
-"""The OpenAI endpoints over HTTP. The only module of the room that knows Quart."""
+"""The OpenAI endpoints over HTTP. The only module of this package that knows Quart."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -48,7 +48,7 @@ from api.tokenize import DetokenizeBody, TokenizeBody, detokenized, tokenized
 from api.tokenize import read as read_tokens
 
 GENERATE = "/inference/v1/generate"
-LONGEST_PATH = 200  # that is said again
+LONGEST_PATH = 200  # of a path that is repeated in an error message
 WHERE = {404: "There is no {} here", 405: "{}: other methods are meant for this path"}
 NOT_COMPACTED = (
     "Conversations are not compacted here: leave out of input what is not needed any more, or "
@@ -68,9 +68,9 @@ def openai_routes(
 ) -> Blueprint:
     """Text completions, chat completions and models over a Generator, vectors over an Embedder.
 
-    What is to be answered by the Generator waits at the gate.
+    Requests for the Generator wait at the gate.
 
-    Registered on an app, it also gives OpenAI's form to the app's own HTTP errors.
+    Registered on an app, it also gives the app's own HTTP errors OpenAI's form.
     """
     routes = Blueprint("openai", __name__)
 
@@ -105,7 +105,7 @@ def openai_routes(
 
 
 def token_routes(texts: TextEndpoints) -> Blueprint:
-    """Completions of token ids, for who is no node: those have legs at this path."""
+    """Completions of token ids, for servers that are not nodes: nodes have legs there."""
     routes = Blueprint("tokens", __name__)
 
     @routes.post(GENERATE)
@@ -118,7 +118,7 @@ def token_routes(texts: TextEndpoints) -> Blueprint:
 
 
 def _message(routes: Blueprint, texts: TextEndpoints) -> None:
-    """What Anthropic's clients ask."""
+    """Add the endpoints of Anthropic's messages."""
 
     @routes.post(MESSAGES)
     async def messages() -> Response:
@@ -130,7 +130,7 @@ def _message(routes: Blueprint, texts: TextEndpoints) -> None:
 
 
 def _list(routes: Blueprint, models: Models) -> None:
-    """What is served, for clients of either kind."""
+    """Add the lists of models, for clients of either API."""
 
     @routes.get(MODELS)
     async def all_models() -> Response:
@@ -148,7 +148,7 @@ def _for_anthropics() -> bool:
 
 
 def _forget(routes: Blueprint) -> None:
-    """What asks for a response that was made before, or for items that only we could read."""
+    """Add the endpoints of stored responses and of compaction, all of which refuse."""
 
     @routes.route("/v1/responses/<name>", methods=["GET", "DELETE"])
     @routes.get("/v1/responses/<name>/input_items")
@@ -164,7 +164,7 @@ def _forget(routes: Blueprint) -> None:
 
 
 def _tokenize(routes: Blueprint, models: Models) -> None:
-    """What only the tokenizer is asked for."""
+    """Add the tokenizer's endpoints."""
 
     @routes.post("/tokenize")
     async def tokenize() -> Response:
@@ -185,7 +185,7 @@ def _tokenize(routes: Blueprint, models: Models) -> None:
 def _pool(
     routes: Blueprint, embedder: Embedder, models: Models, clock: Callable[[], float]
 ) -> None:
-    """What answers with numbers, under the paths that vLLM has for it."""
+    """Add the pooling endpoints, under vLLM's paths."""
 
     def serve(kind: type[Body], answer: Pooling[Body], *paths: str) -> None:
         async def endpoint() -> Response:
@@ -207,7 +207,7 @@ def _pool(
 
 
 async def _call() -> HttpCall:
-    """Raises UnsupportedMediaType."""
+    """The request as an HttpCall; raises UnsupportedMediaType."""
     check_type(request.headers)
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)
@@ -216,7 +216,7 @@ async def _call() -> HttpCall:
 
 
 async def _named(response: Response) -> Response:
-    """A failure too: by this name the log has it."""
+    """Set the request id's headers, on errors too: the log has this id."""
     response.headers.update(request_id_headers(request.path, _name()))
     return response
 
@@ -230,7 +230,7 @@ async def _answered(endpoint: Endpoint) -> Response:
     if not writer.streams:
         return Response(await answer_body(writer), mimetype=JSON)
     response = Response(await start_stream(writer), content_type=EVENTS, headers=UNBUFFERED)
-    response.timeout = None  # Quart cuts a stream after a minute otherwise
+    response.timeout = None  # otherwise Quart cuts a stream after a minute
     return response
 
 
@@ -244,7 +244,7 @@ def _refusal(status: int, error: ErrorBody) -> Response:
 
 
 def _explain_errors(routes: Blueprint) -> None:
-    """Whatever goes wrong, the client can read it where it reads all errors."""
+    """Make every error readable for the client, in the form of its API."""
 
     @routes.errorhandler(ApiError)
     @routes.errorhandler(StreamFailed)

@@ -20,7 +20,7 @@ from api.wire import WireError, convert
 from engine.request import Grammar, Sampling
 
 MOST_CHARACTERS = 16_384  # of stop strings, or of bad words
-MAX_TOKENS_UNKNOWN = 1_024  # where a client names none, while nobody knows the context
+MAX_TOKENS_UNKNOWN = 1_024  # if a client names none and the context is unknown
 Words = tuple[tuple[int, ...], ...]
 Number = TypeVar("Number", int, float)
 
@@ -31,11 +31,11 @@ class TokenBudget:
 
     context: int | None
     prompt: int
-    default: int | None  # the answer's limit if the client names none; None: all that is left
+    default: int | None  # the limit if the client names none; None: all that is left
 
     @property
     def remaining(self) -> int | None:
-        """Tokens for the answer; raises ContextTooLong where the prompt leaves none."""
+        """Tokens left for the answer; raises ContextTooLong if the prompt leaves none."""
         if self.context is None:
             return None
         if self.prompt >= self.context:
@@ -48,7 +48,7 @@ class TokenBudget:
         return self.context - self.prompt
 
     def max_tokens(self, body: TextBody) -> int:
-        """The answer's limit; raises ContextTooLong where the client asked for too much."""
+        """The answer's limit; raises ContextTooLong if the client asked for too much."""
         left, asked = self.remaining, requested_max_tokens(body)
         if asked is None:
             default = self.default or left or MAX_TOKENS_UNKNOWN
@@ -66,7 +66,7 @@ class TokenBudget:
 
 
 def requested_max_tokens(body: TextBody) -> int | None:
-    """The client's limit for its answer; one token, not sent, where it wants only an echo."""
+    """The client's limit for its answer; 1 if it wants only an echo: that token is not sent."""
     if body.only_echo:
         return 1
     if body.max_completion_tokens is None and body.max_tokens == 0:
@@ -138,7 +138,7 @@ def _seed(given: int | None, outer_id: str) -> int:
 
 
 def _biases(body: TextBody, served: ServedModel) -> tuple[tuple[int, float], ...]:
-    """JSON's keys are strings."""
+    """The logit biases with integer keys, as JSON's keys are strings."""
     if not body.logit_bias:
         return ()
     if len(body.logit_bias) > served.num_token_ids:
@@ -147,7 +147,7 @@ def _biases(body: TextBody, served: ServedModel) -> tuple[tuple[int, float], ...
 
 
 def _words(words: Sequence[str], codec: TextCodec) -> Words:
-    """Each word as it begins a text, and as it follows a space where that has other tokens."""
+    """The tokens of each word at the start of a text, and after a space if those differ."""
     if sum(map(len, words)) > MOST_CHARACTERS:
         raise WireError(f"bad_words have more than {MOST_CHARACTERS} characters", "bad_words")
     return tuple(sequence for word in words for sequence in _spellings(word.lstrip(), codec))
@@ -185,7 +185,7 @@ def _ranks(body: TextBody) -> int | None:
 
 
 def _prompt_ranks(body: TextBody) -> int | None:
-    """With an echo the prompt gets the answer's log-probabilities."""
+    """The prompt's log-probabilities; with an echo it gets as many as the answer."""
     if body.prompt_logprobs is not None and body.stream:
         raise WireError("prompt_logprobs are not to be had of a stream", "prompt_logprobs")
     if body.prompt_logprobs is None and body.echoes_prompt:
@@ -207,7 +207,7 @@ def grammar_field(body: TextBody) -> str | None:
 
 
 def requires_json(body: TextBody) -> bool:
-    """Whether `response_format` asks for JSON, which a tool call is not; raises WireError."""
+    """Whether `response_format` asks for JSON, which excludes tool calls; raises WireError."""
     form = _format(body)
     return form is not None and form.kind in JSON_KINDS
 
@@ -217,11 +217,11 @@ def _format(body: TextBody) -> Grammar | None:
 
 
 def _grammars(body: TextBody) -> dict[str, Grammar]:
-    """By the field that asks for each."""
+    """The requested grammars, each under the field that asks for it."""
     format_, structured = _format(body), body.structured_outputs
     forced = forced_grammar(body.tool_use) if isinstance(body, ChatBody) else None
     if forced and format_ and format_.kind in JSON_KINDS:
-        format_ = None  # it applies to messages, and a forced call has none
+        format_ = None  # it applies to messages; a forced call has none
     found = {
         "response_format": format_,
         "structured_outputs": None if structured is None else read_structured(structured),

@@ -1,4 +1,4 @@
-"""Seeds, as clients give them and as the engine wants them."""
+"""Converts seeds of clients to those of the engine."""
 
 from hashlib import blake2b
 

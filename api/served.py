@@ -48,11 +48,12 @@ class ServedModel:
     """One model of a server. `names[0]` is its own name; any of `names` is accepted.
 
     Without a `codec` there is no text here, and `no_text` says why; `pending`: the codec is
-    on its way. `key` tells several models of one proxy apart, and goes with each request.
-    `max_model_len` is called for every request: a proxy learns it from its nodes, and it is
-    None until then. Where `pooling` is None, the nodes refuse what the model cannot pool.
-    `defaults` are the sampling of requests that say nothing, `max_logprobs` is the most that
-    may be asked for at each token (-1: any number). `grammars` checks structured outputs.
+    still being loaded. `key` identifies one of a proxy's several models, and goes with each
+    request. `max_model_len` is called for every request: a proxy learns it from its nodes, and
+    it is None until then. If `pooling` is None, the nodes refuse what the model cannot pool.
+    `defaults` are sampling parameters for requests that leave them out, `max_logprobs` is the
+    most that may be asked for at each token (-1: any number). `grammars` checks structured
+    outputs.
     """
 
     names: tuple[str, ...]
@@ -89,12 +90,12 @@ class ServedModel:
         return (self,)
 
     def ready(self, *, text: bool) -> "ServedModel":
-        """Itself; without a codec one that answers in token ids, unless `text` is needed."""
+        """This model; without a codec, a copy for token ids, unless `text` is needed."""
         codec = self.text if text else self.codec
         return self if codec is not None else replace(self, codec=token_ids_only())
 
     def resolve_name(self, model: str | None) -> str:
-        """The name to answer under; a client that names no model gets the one there is."""
+        """The name in the answer; a client that names no model gets the only one."""
         if not model:
             return self.names[0]
         if model not in self.names:

@@ -20,8 +20,8 @@ from api.token_answers import TokenWriter
 
 AnyWriter = AnswerWriter | TokenWriter | ResponseWriter | MessageWriter
 Comment = Callable[[], bytes]
-PLACE = 20  # a token's log-probabilities are as much work as so many characters
-EVENT = 20  # and so is an event, which some answers are made of also where none is sent
+PLACE = 20  # one token's log-probabilities are as much work as this many characters
+EVENT = 20  # so is one event; some answers consist of events even if they are not streamed
 log = logging.getLogger(__name__)
 OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
 
@@ -38,7 +38,7 @@ async def answer_body(writer: AnyWriter) -> bytes:
     work = PLACE * (
         sum(len(piece.scored_tokens) for piece in said) + writer.num_prompt_logprobs
     )
-    if writer.answer.request.calling:  # all of the text is looked at, a letter at a time
+    if writer.answer.request.calling:  # all of the text is parsed, letter by letter
         work += sum(len(piece.text) for piece in said)
     if isinstance(writer, ResponseWriter | MessageWriter):
         work += EVENT * len(said)
@@ -50,9 +50,9 @@ async def event_stream(
 ) -> AsyncGenerator[bytes]:
     """The events of a stream; plain tokens may go straight to the outlet instead.
 
-    A failure before the first piece is raised, as the request may still be refused by an HTTP
-    status; a later one becomes an event. The last piece is sent with the closing events, and
-    the comment before the end of the stream.
+    A failure before the first piece is raised, as the response may still become an HTTP error;
+    a later one becomes an event. The last piece is sent with the closing events, and the
+    comment before the end of the stream.
     """
     said: bytes | None = None
     tapped = _tap(writer, outlet) if outlet else None
@@ -98,5 +98,5 @@ def _error_of(writer: AnyWriter, failure: Exception) -> tuple[int, ErrorBody]:
 
 
 async def _frame(writer: AnyWriter, piece: TextPiece) -> bytes:
-    """Writing many log-probabilities takes a thread."""
+    """Write a piece; with many log-probabilities, in a thread."""
     return await run_off_loop(len(piece.scored_tokens) * PLACE, partial(writer.frame, piece))

@@ -2,7 +2,7 @@
 
     generator ──▶ ChunkTap.take ──▶ text of the token ──▶ chunk around the text ──▶ outlet
 
-All else (the first token, log-probabilities, the end) takes the stream of events.
+Everything else (the first token, log-probabilities, the end) takes the stream of events.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Outlet(Protocol):
     """The body of a streamed HTTP response that has begun."""
 
     def ready(self) -> bool:
-        """Whether it takes more bytes without waiting."""
+        """Whether it can take more bytes without waiting."""
 
     def write(self, body: bytes) -> None:
         """Append to the body."""

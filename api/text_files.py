@@ -1,10 +1,11 @@
-"""Tokenizer and config files of a model in one parcel, which a node gives a proxy on request.
+"""Tokenizer and config files of a model in one parcel, which a node sends to a proxy on
+request.
 
-A parcel is a msgpack map of names to bytes, sorted by name, and is known by its SHA-256. Only
-files that are named here are ever in one: no weights, and no code.
+A parcel is a msgpack map of names to bytes, sorted by name, and is identified by its SHA-256.
+It only ever has files that are named here: no weights, and no code.
 
 TextFilesError
-├── BadParcel        the bytes are not of that digest, or hold what no parcel may
+├── BadParcel        the bytes do not match the digest, or have a file that is not allowed
 └── ParcelTooLarge   more bytes than are sent or accepted
 """
 
@@ -35,7 +36,7 @@ OF_TOKENIZER = (
 OF_MODEL = CONFIG, MODULES
 NAMES = frozenset((*OF_TOKENIZER, *OF_MODEL, GENERATION))
 LAYER = re.compile(r"\w[\w.-]{0,63}/config\.json")
-"""The config of a layer behind the model, in a folder that `modules.json` names."""
+"""The config of a layer on top of the model, in a folder that `modules.json` names."""
 
 
 class TextFilesError(Exception):
@@ -59,7 +60,7 @@ class TextParcel:
 
 
 def pack(files: Mapping[str, bytes]) -> TextParcel:
-    """Equal files, equal parcel; raises ParcelTooLarge."""
+    """Pack the files; equal files make equal parcels. Raises ParcelTooLarge."""
     data = bytes(msgpack.packb({name: files[name] for name in sorted(files)}))
     if len(data) > LARGEST:
         raise ParcelTooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
@@ -67,7 +68,7 @@ def pack(files: Mapping[str, bytes]) -> TextParcel:
 
 
 def unpack(data: bytes, digest: str) -> dict[str, bytes]:
-    """The files of a parcel from anywhere; raises BadParcel, ParcelTooLarge."""
+    """The files of an untrusted parcel; raises BadParcel, ParcelTooLarge."""
     if len(data) > LARGEST:
         raise ParcelTooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
     if (found := digest_of(data)) != digest:
@@ -83,12 +84,12 @@ def unpack(data: bytes, digest: str) -> dict[str, bytes]:
 
 
 def digest_of(data: bytes) -> str:
-    """64 hexadecimal digits."""
+    """The SHA-256 of the data, as 64 hexadecimal digits."""
     return sha256(data).hexdigest()
 
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """As a checkpoint has them, less its weights; `files` are an `unpack`'s."""
+    """Write the `files` of an `unpack` as a checkpoint has them, without its weights."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -96,10 +97,10 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def gather(model: str, tokenizer: str, generation_config: str, codec: TextCodec) -> TextParcel:
-    """What a node makes its own text with; its settings say where that is.
+    """Collect the files from which a node makes its own text; its settings say where they are.
 
-    Where the tokenizer is no `tokenizer.json`, the `codec` made of it writes one. Raises
-    ParcelTooLarge, BadParcel where it cannot, and OSError.
+    If the tokenizer is not a `tokenizer.json`, the `codec` made of it writes one. Raises
+    ParcelTooLarge, BadParcel if the codec cannot write it, and OSError.
     """
     files = dict(_read(tokenizer, OF_TOKENIZER)) | dict(_read(model, OF_MODEL))
     if generation_config != NONE:
@@ -124,7 +125,7 @@ def _read(model: str, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
 
 
 def _layers(modules: bytes | None) -> tuple[str, ...]:
-    """The configs that `modules.json` leads to; none where it says nothing sensible."""
+    """The configs that `modules.json` names; none if it makes no sense."""
     try:
         said = msgspec.json.decode(modules or b"[]", type=list[dict[str, object]])
     except UNREADABLE:

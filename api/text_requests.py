@@ -44,8 +44,8 @@ class GeneratorCall:
 class TextRequest:
     """A text request that was parsed and checked. Choice `i` answers prompt `i // n`.
 
-    `calling` parses tool calls out of the answers, `thinking` reasoning; None: what the model
-    writes stays text.
+    `calling` parses tool calls out of the answers, `thinking` parses reasoning; None: the
+    model's output stays text.
     """
 
     outer_id: str
@@ -118,7 +118,7 @@ class CallBuilder:
             sampling = replace(sampling, sample_index=sample)
         if (
             sample and not self.body.echoes_prompt
-        ):  # the first choice tells of the prompt for all
+        ):  # for all choices, the first one reports the prompt
             sampling = replace(sampling, prompt_logprobs=None)
         request = Request(
             RequestId(self.outer_id),
@@ -139,7 +139,7 @@ def _with_choice_index(placed: tuple[int, GeneratorCall]) -> GeneratorCall:
 
 
 def _default_max_tokens(body: TextBody) -> int | None:
-    """For a body without a limit; None (chats): as many as the context has room for."""
+    """The limit of a body that has none; None (chats): all that the context has room for."""
     return None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
 
 

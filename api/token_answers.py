@@ -1,4 +1,4 @@
-"""An answer in token ids, as POST /inference/v1/generate writes it: vLLM's words. Pure."""
+"""Writes answers in token ids, as vLLM's POST /inference/v1/generate does. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,24 +50,24 @@ class TokenAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenWriter:
-    """Writes one answer down; what Writer is to text."""
+    """Writes one answer in token ids; the counterpart of AnswerWriter."""
 
     answer: Answer
     created: int
 
     @property
     def streams(self) -> bool:
-        """See Writer, here and below."""
+        """See AnswerWriter, here and below."""
         return bool(self.answer.request.body.stream)
 
     @property
     def num_prompt_logprobs(self) -> int:
-        """Of the first prompt: there is no other."""
+        """The count for the first prompt, as there is only one."""
         return len(self.answer.choices[0].prompt_logprobs)
 
     @property
     def over(self) -> bool:
-        """[DONE] says it."""
+        """No: only [DONE] says that the answer is complete."""
         return False
 
     def opening(self) -> bytes:
@@ -75,25 +75,25 @@ class TokenWriter:
         return b""
 
     def frame(self, piece: TextPiece) -> bytes:
-        """The event of a piece, which has tokens, or the end."""
+        """The event of a piece that has tokens or the end."""
         choice = self.answer.choices[piece.index]
         usage = usage_in_chunk(self.answer, choice, piece.num_tokens)
         return sse_event(self._chunk([_choice(piece)], usage=usage))
 
     def closing(self) -> bytes:
-        """Usage and stages, where the client asked for them."""
+        """Usage and stages, if the client asked for them."""
         usage, timings = usage_at_end(self.answer), timings_of(self.answer)
         if usage is UNSET and timings is UNSET:
             return b""
         return sse_event(self._chunk([], usage=usage, timings=timings))
 
     def failing(self, status: int, error: ErrorBody) -> bytes:
-        """Why there will be no more tokens."""
+        """The event that says why there will be no more tokens."""
         del status
         return sse_event(error)
 
     def ending(self) -> bytes:
-        """What every stream ends with."""
+        """The bytes that end every stream."""
         return DONE
 
     def whole(self, pieces: Sequence[TextPiece]) -> TokenAnswer:

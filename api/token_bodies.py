@@ -1,7 +1,7 @@
 """POST /inference/v1/generate as clients ask it: token ids in, token ids out. Pure.
 
-vLLM's endpoint of that name, which for nodes has their legs as well (generate.py). To a client
-it is a completion of a prompt of token ids, asked for in other words: so it becomes one.
+For nodes, vLLM's endpoint of that name also carries their legs (generate.py). For a client it
+is a completion of a prompt of token ids with other field names, so it is turned into one.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class TokensBody(RequestBody, frozen=True, kw_only=True):
 
 
 def read_tokens(data: bytes) -> CompletionBody:
-    """The completion that it asks for; raises BadRequest, whatever the bytes are."""
+    """The completion that the body asks for; raises BadRequest for any invalid bytes."""
     body = convert(read_object(data, GENERATE), TokensBody)
     try:
         refuse_unsupported(body.sampling_params, GENERATE_SAMPLING)

@@ -1,4 +1,4 @@
-"""What only a tokenizer is asked for: texts and conversations to token ids, and back."""
+"""The tokenizer's endpoints: texts and conversations to token ids, and back."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
@@ -38,7 +38,7 @@ class TokenizeBody(ModelBody, frozen=True, kw_only=True):
     reasoning_effort: Effort | None = None
 
     def chat(self, messages: list[dict[str, Any]]) -> ChatBody:
-        """What a template is told of it."""
+        """The template's part of the body, as a chat."""
         return ChatBody(
             messages=messages,
             add_generation_prompt=self.add_generation_prompt,
@@ -71,7 +71,7 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 def read(data: bytes, kind: type[Body]) -> Body:
-    """Raises BadRequest, whatever the bytes are."""
+    """Decode and check the body; raises BadRequest for any invalid bytes."""
     return convert(read_object(data, TOKENIZE), kind)
 
 
@@ -95,7 +95,7 @@ async def tokenized(served: ServedModel, body: TokenizeBody, size: int) -> Token
 
 
 async def detokenized(served: ServedModel, body: DetokenizeBody) -> Detokenized:
-    """All of the text, special tokens too. Raises ApiError."""
+    """Decode the tokens to text, special tokens included. Raises ApiError."""
     served.resolve_name(body.model)
     codec, largest = served.text, max(body.tokens, default=0)
     if largest >= served.num_token_ids:

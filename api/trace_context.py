@@ -1,6 +1,6 @@
 """W3C Trace Context: whose trace a call belongs to. Pure; https://www.w3.org/TR/trace-context/.
 
-What is malformed is as good as absent, as the standard has it: a trace begins anew here.
+As the standard asks, a malformed header counts as absent: a new trace begins here.
 """
 
 import re
@@ -32,12 +32,12 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def sampled(self) -> bool:
-        """Whether whoever calls records it."""
+        """Whether the caller records this call."""
         return bool(self.flags & SAMPLED)
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a call at this place of the trace carries."""
+        """The headers of a call at this place of the trace."""
         parent = f"{FIRST_VERSION}-{self.trace_id}-{self.span_id}-{self.flags:02x}"
         if not self.state:
             return {TRACEPARENT: parent}
@@ -45,7 +45,7 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_trace(parents: Sequence[str], states: Sequence[str]) -> TraceContext | None:
-    """The context in the headers of these two names; None where there is no sound one.
+    """Read the context from headers of these two names; None if there is no valid one.
 
     A later version of the standard is read as far as this one goes.
     """
@@ -60,7 +60,7 @@ def read_trace(parents: Sequence[str], states: Sequence[str]) -> TraceContext | 
 
 
 def _state(given: Sequence[str]) -> str:
-    """All members in their order, or nothing where one of them is no member."""
+    """The state's members in their order, or nothing if one of them is invalid."""
     members = [one.strip() for one in ",".join(given).split(",") if one.strip()]
     state = ",".join(members)
     sound = all(MEMBER.fullmatch(one) for one in members)

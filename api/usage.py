@@ -1,4 +1,4 @@
-"""What an answer says beside its text: token usage, timings and `kv_transfer_params`."""
+"""Usage and extras of an answer beside its text: tokens, timings and `kv_transfer_params`."""
 
 from collections.abc import Sequence
 
@@ -61,7 +61,7 @@ def usage_of(answer: Answer) -> Usage:
 
 
 def usage_in_chunk(answer: Answer, choice: ChoiceState, said: int) -> Usage | UnsetType | None:
-    """A chunk's `usage`: its choice's so far, null if it comes at the end, or absent.
+    """A chunk's `usage`: that of its choice so far, null if it comes at the end, or absent.
 
     `said` is how many tokens the choice has with this chunk.
     """
@@ -84,7 +84,7 @@ def timings_of(answer: Answer) -> Timings | UnsetType:
 
 
 def params_of(choice: ChoiceState) -> Params | UnsetType:
-    """The `kv_transfer_params` for the decode leg, where this was the prefill leg."""
+    """The `kv_transfer_params` for the decode leg, if this was the prefill leg."""
     if choice.ticket is None or not choice.call.leg.hold:
         return UNSET
     return to_params(choice.ticket)
@@ -95,7 +95,7 @@ def _stage(event: StageEvent) -> Stage:
 
 
 def _reasoning(answer: Answer, tokens: int) -> CompletionDetails | UnsetType:
-    """Given only where a reasoning parser reads the answer."""
+    """The details; UNSET unless a reasoning parser reads the answer."""
     return CompletionDetails(tokens) if answer.request.thinking else UNSET
 
 

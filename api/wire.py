@@ -1,4 +1,4 @@
-"""What is wrong with a body, and where: for the node call and the text endpoints. Pure."""
+"""Explains what is wrong in which field, for node calls and text endpoints. Pure."""
 
 import re
 from typing import TypeVar
@@ -8,12 +8,12 @@ import msgspec
 AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$")
 MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding JSON of anybody may raise."""
+"""Errors that decoding untrusted JSON may raise."""
 Kind = TypeVar("Kind")
 
 
 class WireError(ValueError):
-    """The other side said something that is not in the contract; `param` names the field."""
+    """The other side sent something invalid; `param` names the field."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ def convert(given: object, kind: type[Kind], within: str = "", *, strict: bool =
 
 
 def explained(error: Exception, within: str = "") -> WireError:
-    """What a client is told of a value of the wrong type, with the field's path."""
+    """The client's error message for a value of the wrong type, with the field's path."""
     said = str(error)
     path, missing = AT.search(said), MISSING.match(said)
     steps = (within, path and path["path"].partition("[...]")[0], missing and missing["name"])

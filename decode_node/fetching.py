@@ -1,13 +1,13 @@
-"""Fetches into this node's prefix cache what another node's has of a prompt that waits here.
+"""Fetches into this node's prefix cache what another node has cached of a waiting prompt.
 
-begin ── asked ── a Loan ── borrow, pull ── Arrived, confirmed ── keep ──▶ Fetched
+start ── asked ── a Loan ── borrow, pull ── Arrived, confirmed ── keep ──▶ Fetched
            │         │                          └── an error ── give back ──▶ Fetched nothing
            └─────────┴── too late, or nothing there ──────────────────────▶ Fetched nothing
 
-To compute is always possible, so no step may take longer than half of what it saves, and a node
-that did not answer is left alone for a while. Blocks are taken only once it is known how many
-are to come. A prompt that stops waiting, or is aborted, leaves a pull behind that still owns
-its blocks until `Arrived`: what comes all the same is kept.
+The prompt can always be computed instead, so no step may take longer than half the time that it
+would save, and a node that did not answer is not asked for a while. Blocks are reserved only
+once it is known how many will come. If a prompt stops waiting or is aborted, its pull still
+owns its blocks until `Arrived`; blocks that arrive anyway are kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,29 +19,29 @@ from kv_transfer.api import Arrived, FetchedPrefix, KvSink, Loan, TransferStats
 from kv_transfer.errors import TransferError
 from kv_transfer.ticket import CacheHint, KvTicket
 
-LEAST_TOKENS = 64  # to ask and to pull costs about as much as to compute these
+LEAST_TOKENS = 64  # asking and pulling costs about as much as computing this many
 LEAST_WAIT_S, MOST_WAIT_S = 0.02, 1.0
 SHARE = 0.5  # of the time that computing would take
 LEFT_ALONE_S = 5.0
 MOST_LEFT_ALONE = 1024
-WEIGHT = 0.1  # of the latest batch in the mean
+WEIGHT = 0.1  # of the latest batch in the moving average
 
 
 @dataclass(slots=True, eq=False)
 class _CacheFetch:
-    name: str  # of the question and of the loan; never used twice, as a request's id is not
-    waiting: dict[RequestId, float]  # each from when on
+    name: str  # of the request and the loan; never used twice, like a request's id
+    waiting: dict[RequestId, float]  # each with the time since when
     cache: CacheHint
     keys: Sequence[bytes]
-    have: int  # of these blocks are here
+    have: int  # the number of these blocks that are here
     until: float
-    upto: int = 0  # blocks, with those that are pulled
+    upto: int = 0  # the number of blocks including those that are pulled
     ticket: KvTicket | None = None
 
 
 @dataclass(slots=True)
 class CacheFetcher:
-    """Owns every prompt from `begin` until `collect` tells of it, or it is aborted."""
+    """Owns every prompt from `start` until `collect` returns it, or it is aborted."""
 
     engine: Engine
     sink: KvSink
@@ -55,14 +55,14 @@ class CacheFetcher:
     _done: list[FetchedPrefix] = field(default_factory=list)
 
     def record_pace(self, num_tokens: int, seconds: float) -> None:
-        """A batch of so many tokens took so long: what it would take to compute others."""
+        """Record how long a batch took, to estimate how long computing a prompt would take."""
         if num_tokens >= self.engine.info.block_size:
             pace = seconds / num_tokens
             before = pace if self._pace_s is None else self._pace_s
             self._pace_s = before + WEIGHT * (pace - before)
 
     def start(self, request: Request, cache: CacheHint) -> bool:
-        """Ask for what is missing here; False: compute it now, it is not worth it."""
+        """Ask for the missing blocks; False: a fetch is not worthwhile, compute the prompt."""
         now, info = self.clock(), self.engine.info
         if cache.fingerprint != info.fingerprint or self._is_left_alone(cache, now):
             return False
@@ -81,7 +81,7 @@ class CacheFetcher:
         return True
 
     def abort(self, request_id: RequestId) -> None:
-        """This one waits no more; ids that are not known are fine."""
+        """Stop waiting for this prompt; unknown ids are ignored."""
         if fetch := self._waiting.pop(request_id, None):
             del fetch.waiting[request_id]
             if not fetch.waiting:
@@ -89,13 +89,13 @@ class CacheFetcher:
         self._done = [done for done in self._done if done.request_id != request_id]
 
     def handle_arrival(self, arrived: Arrived) -> None:
-        """A pull of ours has ended."""
+        """Book a pull of this fetcher that has ended."""
         fetch, sealed = self._pulling.pop(arrived.ticket_id), arrived.sealed
         size, count = self.engine.info.block_size, fetch.upto - fetch.have
         wanted = count * size, fetch.keys[fetch.upto - 1]
         if sealed is None or (sealed.num_tokens, sealed.tokens_digest) != wanted:
             self.engine.give_back(fetch.name)
-            if fetch.waiting:  # else it was given up on our side
+            if fetch.waiting:  # otherwise it was given up here
                 self._leave_alone(fetch.cache)
             self._end(fetch, 0, arrived.stats)
         else:
@@ -103,7 +103,7 @@ class CacheFetcher:
             self._end(fetch, count * size, arrived.stats)
 
     def collect(self) -> Sequence[FetchedPrefix]:
-        """Pull what is lent; tell who waits no longer, each once."""
+        """Pull what is lent; returns each prompt that no longer waits, once."""
         for loan in self.sink.loans():
             self._take(loan)
         now = self.clock()
@@ -124,7 +124,7 @@ class CacheFetcher:
                 self._end(fetch, 0, TransferStats())
 
     def _pull(self, fetch: _CacheFetch, loan: Loan, ticket: KvTicket) -> bool:
-        """False, and nothing is held, where there is no room, or the answer makes no sense."""
+        """Start the pull; False, with nothing held, if there is no room or a bad answer."""
         fetch.upto = fetch.have + loan.num_blocks
         if not fetch.have < fetch.upto <= len(fetch.keys):
             return False
@@ -141,13 +141,13 @@ class CacheFetcher:
         return True
 
     def _stop(self, fetch: _CacheFetch) -> None:
-        """Its pull goes on until it has ended; an answer to come is abandoned."""
+        """Abandon the ticket; a pull goes on until it has ended, a late answer is abandoned."""
         self._asked.pop(fetch.name, None)
         if fetch.ticket is not None:
             self.sink.abandon(fetch.ticket)
 
     def _end(self, fetch: _CacheFetch, num_tokens: int, moved: TransferStats) -> None:
-        """Tell all who wait; it was for the first of them, the others find it as well."""
+        """Report to all waiting prompts; the first gets the tokens, others find them cached."""
         start, now = fetch.have * self.engine.info.block_size, self.clock()
         for request_id, since in fetch.waiting.items():
             del self._waiting[request_id]
@@ -157,7 +157,7 @@ class CacheFetcher:
         fetch.waiting.clear()
 
     def _same(self, keys: Sequence[bytes]) -> _CacheFetch | None:
-        """A fetch that somebody waits for already, of the same blocks."""
+        """A fetch of the same blocks that another prompt already waits for."""
         waiting = self._waiting.values()
         return next((one for one in waiting if one.keys[-1] == keys[-1]), None)
 

@@ -1,4 +1,4 @@
-"""One job of a decode node, before it runs: what it waits for, and what its KV is to be."""
+"""One job of a decode node before it runs: what it waits for, and which KV it needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kv_transfer.ticket import KvTicket
 
 @dataclass(slots=True, eq=False)
 class DecodeJob:
-    """From `submit` to its KV's arrival."""
+    """A job from `submit` until its KV has arrived."""
 
     request: Request
     ticket: KvTicket
@@ -22,34 +22,34 @@ class DecodeJob:
     aborted: bool = False
 
     def waited_stage(self, stage: str, now: float) -> StageEvent:
-        """What it has waited for since it came."""
+        """The stage of waiting since the job came."""
         return StageEvent(stage, now - self.since, at_s=now - self.since)
 
 
 @dataclass(slots=True)
 class StageClock:
-    """A request that the engine has: its leg came at `came`, this stage began at `since`."""
+    """The times of a request in the engine: when its leg came, and when this stage began."""
 
     came: float
     since: float
 
     def finish_stage(self, stage: str, now: float) -> StageEvent:
-        """The stage is over, and the next one begins."""
+        """End the stage and begin the next one."""
         since, self.since = self.since, now
         return StageEvent(stage, now - since, at_s=now - self.came)
 
 
 def is_kv_of(sealed: Sealed, request: Request) -> bool:
-    """Whether the KV is of these very tokens."""
+    """Whether the KV is that of exactly these tokens."""
     return sealed.num_tokens == len(request.tokens) and sealed.tokens_digest == tokens_digest(
         request
     )
 
 
 def first_token(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[Logprobs, ...]]:
-    """Prefill's token, if what shaped it is what we were asked for; else none.
+    """Prefill's token, if it was shaped as this request asks; otherwise none.
 
-    None either where log-probabilities are wanted that did not come with it.
+    None, too, if log-probabilities are requested that did not come with it.
     """
     if sealed.first_token_digest != first_token_digest(request):
         return [], ()
@@ -59,5 +59,5 @@ def first_token(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[
 
 
 def urgency(job: DecodeJob) -> tuple[int, float]:
-    """Lower goes first."""
+    """Sort key: lower goes first."""
     return job.request.priority, job.since - job.leg.waited_s

@@ -1,10 +1,10 @@
 """Restarts the proxy with an allocator that keeps small allocations together.
 
-After a start, glibc's heap is fragmented, and malloc places small blocks all over it. To encode
+After startup, glibc's heap is fragmented, and malloc places small blocks all over it. Encoding
 a short text takes over a thousand of them, each a cache miss: a third of what that text costs a
 busy proxy. TBB's allocator keeps blocks of one size side by side.
 
-An allocator has to be preloaded when a program starts, so the program is executed anew.
+An allocator must be preloaded when a program starts, so the program is executed again.
 """
 
 import os
@@ -27,7 +27,7 @@ def restart_with_preload(libraries: Sequence[str]) -> None:
 
 
 def tbb_libraries() -> Sequence[str]:
-    """The paths of TBB's allocator where it is installed, else nothing."""
+    """The paths of TBB's allocator if it is installed, else nothing."""
     try:
         files = distribution(PACKAGE).files or ()
     except PackageNotFoundError:

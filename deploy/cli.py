@@ -108,20 +108,20 @@ def _with_file(
 def parse(
     tokens: Sequence[str], file: Path | None = None
 ) -> tuple[Callable[..., None], BoundArguments]:
-    """What to call, and with which settings; SystemExit where they cannot be meant."""
+    """The command to call and its settings; raises SystemExit if they are invalid."""
     try:
         _must_be_keys(f"{VARIABLES}{name}" for name in KEYS)
         files = [_tables(file)] if file else []
         app.config = [FROM_VARIABLES, *files]
         command, bound, _ = app.parse_args(tokens)
-    except (ValueError, OSError) as error:  # the settings' own, and the file's
+    except (ValueError, OSError) as error:  # the settings' own errors, and the file's
         app.error_console.print(CycloptsPanel(error))
         raise SystemExit(USAGE_ERROR) from error
     return command, bound
 
 
 def main(*command: str) -> None:
-    """The command, if it is not given here, is on the command line."""
+    """Run the command given here, or else the one on the command line."""
     raise_file_limit()
     app.meta([*command, *sys.argv[1:]])
 
@@ -131,9 +131,10 @@ def _admin_key(said: str | None) -> str | None:
 
 
 def _must_be_keys(variables: Iterable[str]) -> None:
-    """A key that was meant to be there and is not must not leave a door open.
+    """Raises ValueError for an empty key: a key that is missing by mistake must not leave a
+    door open.
 
-    Nor be one of bytes that are no text: it could not be signed with, nor sent.
+    Also for one that is not UTF-8, since it could not be used for signing, nor sent.
     """
     for name in variables:
         value = os.environ.get(name, "unset")
@@ -144,7 +145,7 @@ def _must_be_keys(variables: Iterable[str]) -> None:
 
 
 def _tables(path: Path) -> Toml:
-    """The file's settings by command; raises ValueError for what would never be looked at."""
+    """The file's settings by command; raises ValueError for a table that no command has."""
     file, commands = Toml(path, must_exist=True), [name for name in app if name[0] != "-"]
     try:
         tables = file.config

@@ -48,7 +48,7 @@ class UpConfig(ServingOptions, ProxyOptions):
     """How long to wait for all of it to be ready."""
 
     def __post_init__(self) -> None:
-        """Refuse what does not add up."""
+        """Refuse inconsistent settings."""
         ServingOptions.__post_init__(self)
         ProxyOptions.__post_init__(self)
         at_least(0, "prefill", self.prefill)
@@ -69,31 +69,31 @@ class UpConfig(ServingOptions, ProxyOptions):
                 self._are_ports(role, name)
 
     def count(self, role: Role) -> int:
-        """How many nodes of a role."""
+        """How many nodes a role has."""
         return self.prefill if role is Role.PREFILL else self.decode
 
     def http_port(self, role: Role, index: int) -> int:
-        """Where the node's door is."""
+        """The port of the node's HTTP door."""
         return self._port(role, index, "ports", HTTP_PORTS[role])
 
     def kv_port(self, role: Role, index: int) -> int:
-        """Where the node's side channel is."""
+        """The port of the node's KV side channel."""
         return self._port(role, index, "kv_ports", KV_PORTS[role])
 
     def ranks_of(self, role: Role) -> int:
-        """Processes of each node of a role."""
+        """How many processes each node of a role has."""
         prefill, decode = self.prefill_tensor_parallel_size, self.decode_tensor_parallel_size
         own = prefill if role is Role.PREFILL else decode
         return self.tensor_parallel_size if own is None else own
 
     def device_of(self, role: Role, index: int) -> str:
-        """Where the node computes."""
+        """The device on which the node computes."""
         devices = self._list(role, "devices")
         return str(devices[index]) if devices else self.device
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """What clients may call the model."""
+        """The names by which clients may call the model."""
         if self.served_model_name:
             return self.served_model_name
         return (DEMO_NAME,) if self.model == str(DEMO_MODEL) else (self.model,)
@@ -133,5 +133,5 @@ class StatusConfig:
     """Print the proxy's answer as it is."""
 
     def __post_init__(self) -> None:
-        """Refuse a key that was meant to be one and is empty."""
+        """Refuse an empty key."""
         not_empty(self)

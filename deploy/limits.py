@@ -10,7 +10,7 @@ ENOUGH_FILES = 65_536
 
 
 def raise_file_limit() -> None:
-    """As far as this system lets us, and for the processes we start too."""
+    """As far as this system allows, also for the processes we start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -38,14 +38,14 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
-    """One model; `without_text` is why it answers in token ids only, for now or for good."""
+    """One model; `without_text`: why it answers only in token ids, for now or for good."""
 
     names: tuple[str, ...]
     without_text: str | None
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """What of the answer is shown."""
+    """The parts of the answer that are shown."""
 
     status: Literal["ok", "degraded", "unavailable"]
     requests_in_flight: int
@@ -54,7 +54,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 def run(config: StatusConfig) -> None:
-    """Print it; SystemExit with 1 where not all is well, with the reason if it is unknown."""
+    """Print the status; raises SystemExit with 1, or a reason, unless all is well."""
     try:
         body = _fetch(config)
         cluster = msgspec.json.decode(body, type=ClusterStatus)
@@ -67,12 +67,12 @@ def run(config: StatusConfig) -> None:
 
 
 def _reason(error: Exception) -> object:
-    """Without what urllib puts around it."""
+    """The reason without what urllib wraps around it."""
     return error.reason if type(error) is URLError else error
 
 
 def _hint(error: Exception, config: StatusConfig) -> str:
-    """What to do about it, where that is known."""
+    """What to do about it, if that is known."""
     given = [name for name, key in _keys(config).items() if key]
     key = " or ".join(f"another {flag}" for flag in given) or "--api-key or --admin-api-key"
     if given == [CLIENTS]:
@@ -96,7 +96,7 @@ def render(cluster: ClusterStatus) -> str:
 
 
 def _whole(cluster: ClusterStatus) -> Sequence[str]:
-    """Why all of it is not well; a new operator sees nodes that are."""
+    """Why the cluster is not well; a new operator sees nodes that are."""
     if cluster.status == "degraded":
         return ("degraded: no prefill node that takes work fits a decode node",)
     if cluster.status == "unavailable":
@@ -106,7 +106,7 @@ def _whole(cluster: ClusterStatus) -> Sequence[str]:
 
 
 def _keys(config: StatusConfig) -> Mapping[str, str | None]:
-    """By their flags; either is enough for a proxy that knows it."""
+    """The keys by their flags; a proxy accepts either."""
     return {CLIENTS: next(iter(config.api_key), None), ADMINS: config.admin_api_key}
 
 
@@ -116,13 +116,13 @@ def _fetch(config: StatusConfig) -> bytes:
         request.add_header("Authorization", f"Bearer {key}")
     if key := _keys(config)[ADMINS]:
         request.add_header("X-API-Key", key)
-    direct = build_opener(ProxyHandler({}))  # our own proxy is meant, no other one
+    direct = build_opener(ProxyHandler({}))  # ours, without any HTTP proxy
     with direct.open(request, timeout=ANSWER_S) as answer:
         return bytes(answer.read())
 
 
 def _row(node: NodeStatus) -> Sequence[str]:
-    load, known = node.load, node.load.total_blocks > 0  # vLLM's nodes do not say
+    load, known = node.load, node.load.total_blocks > 0  # vLLM's nodes do not report it
     blocks = f"{load.total_blocks - load.free_blocks}/{load.total_blocks}"
     waiting, running = str(load.waiting), str(load.running)
     return (
@@ -138,7 +138,7 @@ def _row(node: NodeStatus) -> Sequence[str]:
 
 
 def _state(node: NodeStatus) -> str:
-    """What keeps it from work goes before what it says itself."""
+    """The node's state; what keeps it from work comes first."""
     if node.misfit:
         return "fits nobody"
     return node.state.value if node.breaker == CLOSED else f"breaker {node.breaker}"

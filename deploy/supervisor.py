@@ -1,8 +1,9 @@
 """Supervises processes on this machine: start, readiness, log lines, restart and stop.
 
-Each has a socket to the supervisor. It sends a line when it is ready, and more when something
-changes, and ends when the socket is closed, so that no process outlives the supervisor however
-that dies. Processes are stopped by the handle they were started with, never by name.
+Each process has a socket to the supervisor. It sends a line when it is ready, and more when
+something changes, and ends when the socket is closed, so that no process outlives the
+supervisor however that dies. Processes are stopped by the handle they were started with, never
+by name.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-PROVEN_S = 60.0  # after that long the next restart is quick again
+PROVEN_S = 60.0  # after running this long the next restart is quick again
 KILL_AFTER_S = 5.0
 LONGEST_LINE = 1 << 20
 ADDRESS = "http_address"
@@ -33,7 +34,7 @@ class ProcessFailed(RuntimeError):
 class SupervisedProcess:
     """One process to be kept running; `arguments` is called before each start.
 
-    `ready` is resolved with the facts it reported when first ready; `latest` has all facts
+    `ready` is resolved with the facts that it reported when first ready; `latest` has all facts
     reported since the last start.
     """
 
@@ -67,23 +68,23 @@ class SupervisedProcess:
 
     @property
     def facts(self) -> Facts | None:
-        """What it said of itself, once it did."""
+        """What it reported when it became ready, if it has."""
         return self.ready.result() if self.ready.done() else None
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
         self.stopping.set()
         if self.process is not None and self.process.returncode is None:
             self.process.kill()
 
     def reread(self) -> None:
-        """Have it read its files again; one that was never ready has just read them."""
+        """Have it reload its files; one that was never ready has just read them."""
         running = self.process is not None and self.process.returncode is None
         if self.process is not None and running and self.ready.done():
             self.process.send_signal(signal.SIGHUP)
 
     async def stop(self) -> None:
-        """Ask it to end, and wait; then make it."""
+        """Ask it to end and wait; kill it after the timeout."""
         self.stopping.set()
         if self.process is None or self.process.returncode is not None:
             return
@@ -107,10 +108,10 @@ class SupervisedProcess:
                     env=self.environment,
                     limit=LONGEST_LINE,
                     pass_fds=(theirs.fileno(),),
-                    start_new_session=True,  # a Ctrl-C is for us to pass on
+                    start_new_session=True,  # a Ctrl-C is passed on by us
                 )
             if self.stopping.is_set():
-                self.process.kill()  # `stop` came while there was no process yet to be told
+                self.process.kill()  # `stop` came while there was no process yet
             listening = asyncio.create_task(self._listen(ours))
             try:
                 await self._relay(self.process)
@@ -125,7 +126,7 @@ class SupervisedProcess:
             self.show(self.name, self.last_line)
 
     async def _listen(self, ours: socket.socket) -> None:
-        """Its lines: one says where it is, and so that it is ready, the others what is new."""
+        """Read its lines: the first says where it listens, and so that it is ready."""
         ours.setblocking(False)
         self.latest.clear()
         loop, begun = asyncio.get_running_loop(), b""
@@ -138,8 +139,8 @@ class SupervisedProcess:
 
 
 async def _line_of(stdout: asyncio.StreamReader) -> bytes:
-    """The next line; nothing at the end."""
+    """The next line; empty at the end."""
     try:
         return await stdout.readline()
-    except ValueError:  # longer than the limit, and gone
+    except ValueError:  # longer than the limit, and dropped
         return LEFT_OUT

@@ -37,7 +37,7 @@ PROXY_OPTIONS = sorted(
 
 
 def run(config: UpConfig) -> None:
-    """Until Ctrl-C or SIGTERM; SystemExit with the reason where it does not get ready."""
+    """Run until Ctrl-C or SIGTERM; raises SystemExit with the reason if it cannot start."""
     start_logging(config.log_level)
     try:
         asyncio.run(_until_signal(config))
@@ -48,7 +48,7 @@ def run(config: UpConfig) -> None:
 
 
 def start_logging(level: str) -> None:
-    """To standard error: our own lines look like those of the processes that we show."""
+    """Log to standard error, in the format of the processes whose lines we show."""
     logging.basicConfig(level=level.upper(), format=_beside(OWN, LOG_FORMAT))
 
 
@@ -70,9 +70,9 @@ def _beside(name: str, line: str) -> str:
 
 
 def _say(line: str) -> None:
-    """At once, also where nobody but a pipe reads; lost where nobody does any more.
+    """Print at once, even into a pipe; the line is lost if nobody reads any more.
 
-    What is left of it then would be tried again when Python ends, and be its exit code.
+    Buffered output would otherwise be flushed again when Python ends, and change the exit code.
     """
     try:
         sys.stdout.write(line + "\n")
@@ -87,7 +87,7 @@ def _say(line: str) -> None:
 class LocalCluster:
     """Starts all processes in `run`, and has stopped them when `run` returns.
 
-    `ready` gets the proxy's URL once all nodes are registered. To be made within a running
+    `ready` gets the proxy's URL once all nodes are registered. Must be created within a running
     event loop.
     """
 
@@ -109,7 +109,7 @@ class LocalCluster:
         ]
 
     async def run(self) -> None:
-        """Start, and keep it running until `stop`; raises ProcessFailed, TimeoutError.
+        """Start, and keep running until `stop`; raises ProcessFailed or TimeoutError.
 
         A failure ends the others as `stop` does, and is raised once they are gone.
         """
@@ -126,18 +126,18 @@ class LocalCluster:
             raise self._failure
 
     def stop(self) -> None:
-        """End it once its streams are over; the second time, at once."""
+        """End the cluster once its streams are over; when called again, at once."""
         if self._told.is_set():
             for child in (self.proxy, *self.nodes):
                 child.kill()
         self._told.set()
 
     def reread(self) -> None:
-        """Have the proxy read its keys and certificates again."""
+        """Have the proxy reload its keys and certificates."""
         self.proxy.reread()
 
     async def _start(self, tasks: asyncio.TaskGroup) -> None:
-        """Nodes need to know where the proxy listens, so it comes first."""
+        """Start the proxy first, since nodes need to know where it listens."""
         try:
             async with asyncio.timeout(self.config.ready_timeout_s):
                 tasks.create_task(self._keep(self.proxy))
@@ -172,7 +172,7 @@ class LocalCluster:
         return all(known[role] >= self.config.count(role) for role in Role)
 
     async def _end(self) -> None:
-        """The proxy first: what it still relays needs the nodes."""
+        """Stop the proxy first: what it still relays needs the nodes."""
         await self.proxy.stop()
         await asyncio.gather(*(node.stop() for node in self.nodes))
 
@@ -186,7 +186,7 @@ class LocalCluster:
             if value := getattr(self.config, secret):
                 environment[f"{PREFIX}{secret.upper()}"] = value
         stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
-        if name == PROXY:  # it may have workers of its own to wait for
+        if name == PROXY:  # it may have workers to wait for
             stop_timeout_s += self.config.drain_notice_s + STOP_MARGIN_S
         return SupervisedProcess(name, arguments, environment, self._show_line, stop_timeout_s)
 
@@ -194,7 +194,7 @@ class LocalCluster:
         self.show(_beside(name, line))
 
     def _proxy_arguments(self) -> Sequence[str]:
-        """Once it has its ports, it keeps them over a restart."""
+        """The proxy keeps the ports it first got over a restart."""
         config = self.config
         told = self.proxy.facts
         port = told["http_address"].rpartition(":")[2] if told else str(config.port)
@@ -245,7 +245,7 @@ def _say_ready(config: UpConfig, url: str) -> None:
 
 
 def example(config: UpConfig) -> str:
-    """A line to copy: without decode nodes there is nobody to chat with, but vectors."""
+    """A command to copy; without decode nodes it asks for a vector instead of a chat."""
     text, model = "What is a prefill node?", config.served_names[0]
     question = [{"role": "user", "content": text}]
     path, body = "/v1/chat/completions", dict[str, object](model=model, messages=question)

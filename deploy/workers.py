@@ -2,8 +2,8 @@
 
 The parent owns the clients' listening socket, which all workers accept from, so a worker that
 dies takes only its own connections with it. The parent receives the nodes' heartbeats and
-passes them on to the workers (proxy/workers/hub.py). It answers no client itself, and so has
-little to fail at; if it ends, its workers end with it, and its supervisor starts all anew.
+passes them on to the workers (proxy/workers/hub.py). It serves no client itself, so little in
+it can fail; if it ends, its workers end with it, and its supervisor restarts everything.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: ProxyConfig) -> None:
-    """Until a signal to stop; streams that run may finish within --drain-timeout-s.
+    """Serve until a signal to stop; running streams may finish within --drain-timeout-s.
 
-    SystemExit with the reason where it cannot.
+    Raises SystemExit with the reason if that is impossible.
     """
     say = start_logging(config.log_level, lossy=config.supervisor_fd is not None)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to reload
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -119,7 +119,7 @@ class WorkerSupervisor:
         self.workers = [self._child(number) for number in range(self.config.workers)]
 
     async def run(self, addresses: ServiceAddresses) -> None:
-        """Until a signal to stop; the second one ends all at once."""
+        """Run until a signal to stop; a second one ends everything at once."""
         for number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._stop_workers)
         handle_hang_ups(self._reread_files, stop=self._stop_workers)
@@ -142,7 +142,7 @@ class WorkerSupervisor:
         self._stop.set()
 
     def _reread_files(self) -> None:
-        """Files of keys and certificates are the workers' to read."""
+        """Have the workers reload files of keys and certificates."""
         for worker in self.workers:
             worker.reread()
 
@@ -152,7 +152,9 @@ class WorkerSupervisor:
                 tasks.create_task(self.hub.serve_worker(number, connection))
 
     async def _keep(self, worker: SupervisedProcess) -> None:
-        """One that ends before it was ever ready ends all: its settings cannot work."""
+        """Keep a worker running; one that ends before it was ever ready ends all, since its
+        settings cannot work.
+        """
         try:
             await worker.run()
         except ProcessFailed as failure:
@@ -174,7 +176,7 @@ class WorkerSupervisor:
             await report_node_counts(fd, self.registry)
 
     def _child(self, number: int) -> SupervisedProcess:
-        """It has its settings from us, so nothing of our command line or variables counts."""
+        """A worker gets its settings from us, not from our command line or variables."""
         hub_address = f"{self.hub_listener.name}/{number}"
         command = [sys.executable, "-m", "proxy", "--worker-of", hub_address]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(VARIABLES)}
@@ -187,7 +189,7 @@ class WorkerSupervisor:
         self.say(f"{name} | {line}")
 
     def _page(self) -> bytes:
-        """The parent's part of the metrics: what comes to the port of discovery comes to it."""
+        """The parent's own metrics: workers, and refused messages at the discovery port."""
         metrics = worker_count_registry(lambda: self.hub.workers)
         metrics.register(RefusedRegistrations(self.registry, PREFIX))
         return generate_latest(metrics)

@@ -1,4 +1,4 @@
-"""Where something listens: a host and a port in one string, as `[::1]:8100` or `node:8100`."""
+"""Host and port in one string, such as `[::1]:8100` or `node:8100`."""
 
 import re
 from functools import lru_cache
@@ -7,7 +7,7 @@ from discovery.errors import MalformedAddress
 
 HIGHEST_PORT = 65535
 LONGEST_HOST = 253
-MOST_KNOWN = 4096  # addresses that were read before
+MOST_KNOWN = 4096  # parsed addresses that are cached
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\Z")
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]\Z")
@@ -27,5 +27,5 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def format_address(host: str, port: int | str) -> str:
-    """The other way; only an IPv6 address has brackets around it."""
+    """The inverse; only an IPv6 address gets brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -16,7 +16,7 @@ RECONNECT_MS = 100
 LONGEST_RECONNECT_MS = 2000
 PING_MS = 2000
 LOST_MS = 6000
-CONNECT_MS = 2000  # without it the kernel asks a host that is gone ever more rarely
+CONNECT_MS = 2000  # without this the kernel retries a host that is gone ever more rarely
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Announcer:
         cluster_key: bytes | None = None,
         beat_s: float = BEAT_S,
     ) -> Self:
-        """To all these `host:port`; `registration` is asked each time, and None is not said."""
+        """Connect to all these `host:port`; `registration` returns each heartbeat, or None."""
         context, dealers = zmq.Context[zmq.Socket[bytes]](), list[zmq.Socket[bytes]]()
         reachabilities: list[ProxyReachability] = []
         announcer = cls(registration, cluster_key, beat_s, reachabilities, context, dealers)
@@ -57,7 +57,7 @@ class Announcer:
         return announcer
 
     async def run(self) -> None:
-        """Announce every beat until cancelled, and log which proxies do not take us in."""
+        """Announce every beat until cancelled, and log which proxies do not accept the node."""
         while True:
             sent = self._announce()
             for reach in self.reachabilities:
@@ -65,11 +65,11 @@ class Announcer:
             await asyncio.sleep(self.beat_s)
 
     def announce_now(self) -> None:
-        """Say it out of turn, as when the node starts to drain."""
+        """Send a heartbeat at once, such as when the node starts to drain."""
         self._announce()
 
     def _announce(self) -> bool:
-        """Whether there was something to say."""
+        """Send one heartbeat; False if there was no registration to send."""
         if (registration := self.registration()) is None:
             return False
         message = to_map(registration)
@@ -81,7 +81,7 @@ class Announcer:
         return True
 
     def close(self) -> None:
-        """Say no more; whoever connects closes."""
+        """Close the sockets; to be called by whoever called `connect`."""
         for reach in self.reachabilities:
             reach.close()
         for dealer in self._dealers:
@@ -90,7 +90,7 @@ class Announcer:
 
 
 def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """Of what could not be sent yet, only the newest is kept (CONFLATE)."""
+    """A socket that keeps only the newest of what could not be sent yet (CONFLATE)."""
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.IPV6, 1)

@@ -7,19 +7,19 @@ from discovery.address import HIGHEST_PORT
 
 
 def at_least(least: float, name: str, value: float) -> None:
-    """Raises ValueError, for nan too."""
+    """Raises ValueError if the value is less, or is nan."""
     if not value >= least:
         raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
 
 
 def is_port(name: str, value: int) -> None:
-    """Raises ValueError."""
+    """Raises ValueError if the value is not a port; 0 is allowed."""
     if not 0 <= value <= HIGHEST_PORT:
         raise ValueError(f"{_flag(name)} {value} is no port")
 
 
 def not_empty(config: Any) -> None:  # noqa: ANN401  any dataclass
-    """Raises ValueError for an empty word in any field: a variable that was not set."""
+    """Raises ValueError for an empty string in any field: a variable that was not set."""
     for field in fields(config):
         value = getattr(config, field.name)
         if value == "" or (isinstance(value, tuple) and "" in value):

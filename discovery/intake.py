@@ -1,4 +1,4 @@
-"""Validates what anybody sends to the discovery port, and applies it to the registry. Pure."""
+"""Validates what arrives at the discovery port, and applies it to the registry. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ MOST_FRAMES = 3  # identity, perhaps an empty delimiter, payload
 MOST_NODES = 4096
 MOST_SENDERS = 1024
 LONGEST_NAME = 512
-WORDLESS = "wordless"  # a reason for the metrics, and the sender of whom nothing is known
+WORDLESS = "wordless"  # a reason in the metrics, and the sender if none is known
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedNode:
-    """A new node. It may replace another one; `misfit`: why it pairs with no node."""
+    """A new node, which may replace another one. `misfit`: why it pairs with no node."""
 
     node: Node
     replaced: Node | None
@@ -52,7 +52,7 @@ class Intake:
     def take(
         self, frames: Sequence[bytes], *, now: float, wall_time: float
     ) -> AcceptedRegistration:
-        """One message as a ROUTER reads it; raises MalformedRegistration, and counts it."""
+        """Handle one message of a ROUTER; counts and raises MalformedRegistration."""
         try:
             return self._take(frames, now, wall_time)
         except MalformedRegistration as error:
@@ -80,7 +80,7 @@ class Intake:
         return self.is_first_complaint(WORDLESS)
 
     def is_first_complaint(self, sender: str) -> bool:
-        """Whether this sender, such as a host and a reason, was not complained of before.
+        """Whether no warning was logged yet about this sender, such as a host and a reason.
 
         Senders beyond MOST_SENDERS are forgotten.
         """
@@ -112,7 +112,7 @@ def _unsigned(registration: Registration) -> Registration:
 
 
 def check_names(registration: Registration) -> Registration:
-    """Raises MalformedRegistration for what no log line or URL should ever hold."""
+    """Raises MalformedRegistration for names that must not get into log lines or URLs."""
     try:
         parse_address(registration.http_address)
     except MalformedAddress as error:

@@ -1,4 +1,4 @@
-"""Groups compatible nodes by kind: a thousand nodes are of a few kinds only."""
+"""Groups compatible nodes by kind: even a thousand nodes are of only a few kinds."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from discovery.roster import Member, Roster
 
 MOST_COMPARED = 4096
 Model = tuple[str | None, str | None]
-"""What nodes serve: a model's first name, and its fingerprint."""
+"""What a node serves: its model's first name, and its fingerprint."""
 Kind = tuple[Model, bool, str | None, tuple[Any, ...] | None]
-"""Model, whether a pdserve node, connector, KV layout: equal kinds fit the same others."""
+"""Model, whether a pdserve node, connector, KV layout: nodes of one kind fit the same nodes."""
 
 
 class PairableNode(Member, Protocol):
@@ -35,7 +35,7 @@ N = TypeVar("N", bound=PairableNode)
 
 @dataclass(slots=True)
 class Kinds(Generic[N]):
-    """Nodes by kind; `fits` is called once for each two kinds and cached."""
+    """Nodes by kind; `fits` is called once for each pair of kinds and cached."""
 
     fits: Callable[[N, N], bool]
     _rosters: dict[tuple[Role, Kind], Roster[N]] = field(default_factory=dict)
@@ -76,9 +76,9 @@ class Kinds(Generic[N]):
     def paired(
         self, role: Role, model: Model | None, since: float, but: frozenset[N]
     ) -> Iterator[Roster[N]]:
-        """Nodes of a role, and of a model, that somebody fits who was heard of since then.
+        """Nodes of a role, and of a model, that fit some node heard of since then.
 
-        Those in `but` count for nobody.
+        Nodes in `but` do not count as partners.
         """
         for (its_role, (its_model, *_)), roster in self._rosters.items():
             if its_role is not role or model not in (None, its_model):
@@ -100,7 +100,7 @@ class Kinds(Generic[N]):
 
 
 def kind_of(node: PairableNode) -> Kind:
-    """Its layout is flat; lists in it become tuples."""
+    """The kind of a node. Its layout is flat; lists in it become tuples."""
     ours, connector = node.registration.node_id is not None, node.registration.kv_connector
     if (said := node.registration.kv_layout) is None:
         return node.model, ours, connector, None

@@ -20,15 +20,16 @@ log = logging.getLogger(__name__)
 
 
 def end_with(fd: int, last_words: str | None = None) -> None:
-    """End this process at once when the other end of `fd` is closed; what is logged then."""
+    """End this process when the other end of `fd` is closed; logs `last_words` first."""
     told = fd, last_words
     threading.Thread(target=_watch, args=told, name="lifeline", daemon=True).start()
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process with its parent, also while it is stopped (Linux).
+    """Have the kernel kill this process with its parent, even while it is stopped (Linux).
 
-    A stopped process does not read its lifeline. The parent's thread that started it counts.
+    A stopped process does not read its lifeline. What counts is the end of the parent's thread
+    that started it.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -59,7 +60,8 @@ def _watch(fd: int, last_words: str | None) -> None:
 
 
 def report_to_starter(fd: int, **facts: str) -> None:
-    """Send the starter one line of JSON: that this process is ready and where, and news later.
+    """Send the starter one line of JSON: first that this process is ready and where, later
+    news.
 
     Never blocks: a line that does not fit into the socket's buffer is lost.
     """

@@ -18,12 +18,13 @@ from discovery.replies import REPLY, ReplySchedule
 from discovery.signature import Verifier
 from discovery.wordless_connections import WordlessConnections
 
-LOOK_S = 0.5  # how often somebody looks for who went quiet
-GATHER_S = 0.02  # after a message, for more of them: waking up costs more than reading one
-MOST_AT_ONCE = 64  # messages are read before others have a turn
-LARGEST_READ = 2 << 20  # more than may be said, so that it can be counted; ZMQ cuts beyond
+LOOK_S = 0.5  # between two checks for silent nodes
+GATHER_S = 0.02  # to gather messages: waking up costs more than reading one
+MOST_AT_ONCE = 64  # messages read before other tasks have a turn
+# more than is allowed, so that oversized messages can be counted; ZMQ cuts beyond
+LARGEST_READ = 2 << 20
 MOST_UNREAD = 16  # messages of one sender
-HANDSHAKE_S = 5.0  # longer than any healthy one, and ZMQ ends the connection
+HANDSHAKE_S = 5.0  # longer than any healthy handshake takes; then ZMQ ends the connection
 WATCH = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 30,
@@ -59,7 +60,7 @@ class Listener:
         look_s: float = LOOK_S,
         handshake_s: float = HANDSHAKE_S,
     ) -> "Listener":
-        """Open the socket; port 0 lets the system pick, and `port` tells which it was."""
+        """Open the socket; port 0 lets the system pick one, which `port` then has."""
         context = zmq.Context[zmq.Socket[bytes]]()
         router = context.socket(zmq.ROUTER)
         try:
@@ -80,15 +81,16 @@ class Listener:
             tasks.create_task(self._expire_nodes())
 
     def close(self) -> None:
-        """Give the port back; whoever binds closes."""
+        """Release the port; to be called by whoever called `bind`."""
         self._wordless.close()
         self._router.close(linger=0)
         self._context.term()
 
     async def _listen(self) -> None:
-        """A single message is handled at once; under load messages are handled in batches."""
+        """Handle a single message at once; under load handle messages in batches."""
         while True:
-            ended = self._wordless.read(MOST_AT_ONCE)  # before the messages, some may be theirs
+            # before the messages, since some may be from these connections
+            ended = self._wordless.read(MOST_AT_ONCE)
             heard = self._drain()
             if ended and heard < MOST_AT_ONCE:
                 self._report_wordless()
@@ -114,7 +116,7 @@ class Listener:
                 loop.remove_reader(descriptor)
 
     def _drain(self) -> int:
-        """Handle the messages there are, MOST_AT_ONCE at most; how many there were."""
+        """Handle waiting messages, at most MOST_AT_ONCE; returns how many there were."""
         for heard in range(MOST_AT_ONCE):
             try:
                 frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -168,7 +170,7 @@ def describe(node: Node) -> str:
 
 
 def log_joined(joined: JoinedNode) -> None:
-    """One line for a node that is new, and one if nobody can work with it."""
+    """Log that a node is new, and why if it pairs with no node."""
     if joined.replaced and joined.replaced.node_id == joined.node.node_id:
         logger.info("%s has changed its role", describe(joined.node))
     elif joined.replaced:
@@ -180,13 +182,14 @@ def log_joined(joined: JoinedNode) -> None:
 
 
 def _bind(router: zmq.Socket[bytes], host: str, port: int) -> int:
-    """A name is looked up first, as ZMQ binds to addresses only."""
+    """Bind; a name is resolved first, since ZMQ binds only to addresses."""
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.IPV6, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a restarted vLLM node keeps its identity
     router.setsockopt(zmq.MAXMSGSIZE, LARGEST_READ)
     router.setsockopt(zmq.RCVHWM, MOST_UNREAD)
-    for option, value in WATCH.items():  # else connections of hosts that are gone stay for good
+    # otherwise connections of hosts that are gone would stay forever
+    for option, value in WATCH.items():
         router.setsockopt(option, value)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     address = str(found[0][4][0])

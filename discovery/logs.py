@@ -6,14 +6,15 @@ import sys
 from collections.abc import Callable
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-BRING_THEIR_OWN = ("huggingface_hub",)  # and pass all on to the root's handlers besides
-MOST_BYTES = 4096  # a pipe takes so many whole or not at all (PIPE_BUF)
+# libraries that add their own handlers and also pass lines on to the root's
+BRING_THEIR_OWN = ("huggingface_hub",)
+MOST_BYTES = 4096  # a pipe takes this much as a whole or not at all (PIPE_BUF)
 
 
 def start_logging(level: str, *, lossy: bool) -> Callable[[str], None]:
-    """To standard error; `lossy` where that is a pipe to whoever started this, who may hang.
+    """Log to standard error; `lossy` if that is a pipe to the starter, which may hang.
 
-    Answers with what says a line there as it is.
+    Returns a function that writes a line there unchanged.
     """
     for name in BRING_THEIR_OWN:
         _let_no_handlers_in(name)
@@ -26,14 +27,14 @@ def start_logging(level: str, *, lossy: bool) -> Callable[[str], None]:
 
 
 class _Relayed(logging.Logger):
-    """What is said here is the root's to write: whoever adds a handler is not heard twice."""
+    """A logger without handlers of its own, so that its lines are not written twice."""
 
     def addHandler(self, hdlr: logging.Handler) -> None:  # noqa: N802  the library's name
         """See logging.Logger."""
 
 
 def _let_no_handlers_in(name: str) -> None:
-    """To a library's logger, which it may have made already, or makes when it is loaded."""
+    """Keep handlers off a library's logger, whether it exists or is created later."""
     before = logging.getLoggerClass()
     logging.setLoggerClass(_Relayed)
     logger = logging.getLogger(name)
@@ -48,9 +49,9 @@ def _say(line: str) -> None:
 
 
 class LossyHandler(logging.Handler):
-    """Writes to `fd`, which does not block from then on; who reads again is told what is lost.
+    """Writes to `fd` without blocking; when the reader is back, logs how many lines were lost.
 
-    Whoever else writes there has to do it so, too: lines are whole, whoever wrote them.
+    Other processes that write there must write whole lines without blocking, too.
     """
 
     def __init__(self, fd: int) -> None:
@@ -64,7 +65,7 @@ class LossyHandler(logging.Handler):
         self.say(self.format(record))
 
     def say(self, line: str) -> None:
-        """A line as it is, from a process of ours for instance."""
+        """Write a line unchanged, such as one from a child process."""
         if self.lost and self._write(f"{self.lost} lines of this log were lost"):
             self.lost = 0
         if self.lost or not self._write(line):
@@ -74,6 +75,6 @@ class LossyHandler(logging.Handler):
         data = line.encode(errors="replace")[: MOST_BYTES - 1] + b"\n"
         try:
             os.write(self.fd, data)
-        except OSError:  # it is full, or nobody reads any more
+        except OSError:  # the pipe is full, or its reader is gone
             return False
         return True

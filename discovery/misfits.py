@@ -1,4 +1,4 @@
-"""Says why a node pairs with no other node: in what their registrations differ."""
+"""Explains why a node pairs with no other node: how their registrations differ."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from discovery.kinds import Kind, PairableNode, kind_of
 from discovery.registration import Layout, Registration, Role
 
 Difference = tuple[str, object, object]
-"""The name of what differs, and both values."""
+"""The name of the field that differs, and both values."""
 Differ = Callable[[Layout | None, Layout | None], Difference | None]
 Names = frozenset[str]
 FINGERPRINT = "fingerprint"
@@ -31,14 +31,14 @@ Likeness = tuple[Role, Kind, Names]
 
 @dataclass(slots=True)
 class Misfits(Generic[N]):
-    """All nodes by role, kind and names: equal ones pair with the same nodes."""
+    """All nodes by role, kind and names; nodes with the same ones pair with the same nodes."""
 
     differ: Differ
     _alike: dict[Likeness, dict[str, N]] = field(default_factory=dict)
     _known: dict[str, Likeness] = field(default_factory=dict)  # by address
 
     def put(self, address: str, node: N) -> None:
-        """Add a node; drop the one that was at this address first."""
+        """Add a node; drop any earlier node at this address first."""
         likeness = self._known[address] = node.role, kind_of(node), node.names
         self._alike.setdefault(likeness, {})[address] = node
 
@@ -65,7 +65,7 @@ class Misfits(Generic[N]):
 
 
 def misfit(ours: Registration, theirs: Registration, differ: Differ) -> str | None:
-    """None if the two may exchange KV, or else why not."""
+    """Why these two nodes cannot exchange KV; None if they can."""
     if (ours.node_id is None) is not (theirs.node_id is None):
         makes = "pdserve here and vLLM" if ours.node_id else "vLLM here and pdserve"
         return f"it is {makes} on {theirs.http_address}: KV stays with nodes of one make"
@@ -89,7 +89,7 @@ def unlike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 
 def _unlike(name: str, one: str | None, two: str | None) -> str:
-    """Values are shown, digests are not: it only says that they differ."""
+    """One part that differs; values are shown, digests are not."""
     if all(value and value.startswith(DIGEST) for value in (one, two)):
         return f"{name} is another one"
     return f"{name} is {_word(one)} here and {_word(two)} there"
@@ -102,7 +102,7 @@ def _word(value: str | None) -> str:
 
 
 def first_difference(one: Layout | None, two: Layout | None) -> Difference | None:
-    """The first entry that is not the same; None: there is none."""
+    """The first entry that differs; None if there is none."""
     if one is not None and two is not None:
         keys = sorted({*one, *two}, key=str)
         found = ((key, one.get(key), two.get(key)) for key in keys)
@@ -119,7 +119,7 @@ def _another_model(ours: Registration, theirs: Registration) -> Difference | Non
 
 
 def _another_connector(ours: Registration, theirs: Registration) -> Difference | None:
-    """A node that registers no connector is taken to have the same one."""
+    """Compare connectors; a node that registers none is assumed to have the same one."""
     one, two = ours.kv_connector, theirs.kv_connector
     return ("kv_connector", one, two) if one and two and one != two else None
 

@@ -1,6 +1,6 @@
 """Orders of an operator that a proxy passes on to a node: drain, undrain, or change role.
 
-One msgpack map in the body of a POST to the node's door, signed where the cluster has a key.
+One msgpack map in the body of a POST to the node's door, signed if the cluster has a key.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from discovery.registration import Role, State
 PATH = "/orders"
 LONGEST_ORDER = 4 << 10
 SENDER = "sender"
-"""The field that names the sender, by whose clock `time` is: see discovery/signature.py."""
+"""The field that names the sender, whose clock `time` is from: see discovery/signature.py."""
 
 
 class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`to` is the node's id, so that no order reaches the next process at its address.
+    """`to` is the node's id, so that no order reaches a later process at the same address.
 
-    `state` and `role` are those it is to have; None: unchanged.
+    `state` and `role` are the new values; None: unchanged.
     """
 
     to: str
@@ -32,9 +32,9 @@ class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class OrderResult(msgspec.Struct, frozen=True):
-    """A node's answer to an order: its state after it.
+    """A node's answer to an order: its state after the order.
 
-    `wanted` is the role that it changes to once it has nothing in flight; None: no change.
+    `wanted` is the role that it changes to once nothing is in flight; None: no change.
     `in_flight` counts open legs; `kv_blocks_used` includes KV that others may still fetch.
     """
 
@@ -53,7 +53,7 @@ def to_order(order: NodeOrder) -> dict[str, Any]:
 
 
 def from_order(message: Mapping[str, object]) -> NodeOrder:
-    """Check what anybody sent; raises MalformedOrder."""
+    """Check an untrusted message; raises MalformedOrder."""
     try:
         return msgspec.convert(message, NodeOrder)
     except msgspec.ValidationError as error:

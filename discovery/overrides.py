@@ -1,4 +1,4 @@
-"""What the proxy overrides in the registrations of an address: its state, and its model."""
+"""What the proxy overrides in registrations, by address: a node's state and its model."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,15 +36,17 @@ class Overrides:
         self._held.pop(address, None)
 
     def name(self, address: str, model: str | None, max_model_len: int | None) -> bool:
-        """Whoever is there serves this, with so much context, unless it says its model itself;
-        False if that was known.
+        """Set the model and context length at an address, for nodes that do not register a
+        model.
+
+        Returns False if that was known already.
         """
         known = self._models.get(address) == (model, max_model_len)
         _put(self._models, address, (model, max_model_len))
         return not known
 
     def names(self, address: str) -> bool:
-        """Whether there is a model to be had from here."""
+        """Whether a model was set for this address."""
         return address in self._models
 
 

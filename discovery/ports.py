@@ -8,17 +8,17 @@ from pathlib import Path
 from zmq import ZMQError
 
 PROC = Path("/proc")
-LISTENING = "0A"  # as Linux writes it
+LISTENING = "0A"  # in Linux's tables
 LONGEST_COMMAND = 100
 
 
 class PortTaken(OSError):
-    """Somebody else listens there."""
+    """Another socket listens at this port."""
 
 
 @contextmanager
 def listening_at(port: int, setting: str) -> Iterator[None]:
-    """Raises PortTaken in place of what says that the address is in use."""
+    """Raises PortTaken in place of an error that says that the address is in use."""
     try:
         yield
     except (OSError, ZMQError) as error:
@@ -30,7 +30,7 @@ def listening_at(port: int, setting: str) -> Iterator[None]:
 
 
 def owner_of(port: int) -> str | None:
-    """The process that listens there, and its command; None where Linux does not say so."""
+    """The process that listens there, and its command; None if Linux does not tell us."""
     inodes = _listening(port)
     for process in PROC.glob("[0-9]*"):
         if inodes and not inodes.isdisjoint(_sockets(process)):
@@ -42,7 +42,7 @@ def owner_of(port: int) -> str | None:
 
 
 def _listening(port: int) -> set[str]:
-    """The sockets of whoever listens at this port, at whichever address."""
+    """The sockets that listen at this port, at any address."""
     found = set[str]()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -54,7 +54,7 @@ def _listening(port: int) -> set[str]:
 
 
 def _sockets(process: Path) -> Iterator[str]:
-    """All that it has open; nothing of who is gone, or is somebody else's."""
+    """The process's open files; empty if it is gone or belongs to another user."""
     with suppress(OSError):
         for file in (process / "fd").iterdir():
             with suppress(OSError):

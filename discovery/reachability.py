@@ -14,8 +14,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from discovery.replies import is_reply
 
-PATIENCE_S = 5.0  # a proxy that is started with its nodes, or again, is there by then
-MOST_UNANSWERED = 10  # registrations; a proxy that takes them answers more than two of them
+PATIENCE_S = 5.0  # enough for a proxy that starts with its nodes, or restarts
+MOST_UNANSWERED = 10  # registrations; a proxy that accepts them answers more than two of these
 STANDS = zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 SILENT = (
@@ -44,15 +44,15 @@ class ProxyReachability:
 
     @classmethod
     def of(cls, dealer: zmq.Socket[bytes], proxy: str, *, now: float) -> Self:
-        """To be called before the dealer connects; the caller closes it."""
+        """Call it before the dealer connects; the caller closes the result."""
         monitor = dealer.get_monitor_socket(STANDS | zmq.EVENT_DISCONNECTED)
         return cls(proxy, dealer, monitor, now)
 
     def check(self, *, now: float, sent: bool = False) -> None:
         """Log when the proxy is away for too long or does not reply, and when that is over.
 
-        To be called on a timer; `sent`: a registration was sent just before. ZMQ queues its
-        events until they are read here.
+        Call it on a timer; `sent`: a registration was sent just before. ZMQ queues its events
+        until they are read here.
         """
         for stands in self._connection_events():
             self.away_since = None if stands else self.away_since or now
@@ -80,7 +80,7 @@ class ProxyReachability:
             self.logged_silence = True
 
     def close(self) -> None:
-        """Stop monitoring. The context has to be terminated next."""
+        """Stop monitoring. The context must be terminated next."""
         self._monitor.close(linger=0)
 
     def _late(self, now: float) -> bool:

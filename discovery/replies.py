@@ -1,6 +1,6 @@
 """Replies to registrations, by which a node knows that a proxy has accepted it.
 
-Dropped registrations get no reply: who does not know the cluster key learns nothing by trying.
+Dropped registrations get no reply, so that nobody learns about the cluster key by trying.
 """
 
 from dataclasses import dataclass, field

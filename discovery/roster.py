@@ -7,15 +7,15 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Member(Protocol):
-    """What a roster has to know of a node."""
+    """What a roster needs to know of a node."""
 
     @property
     def node_id(self) -> str:
-        """What it is ordered by."""
+        """The sort key."""
 
     @property
     def heard_at(self) -> float:
-        """When it gave its last sign of life."""
+        """When it was last heard of."""
 
 
 M = TypeVar("M", bound=Member)
@@ -23,10 +23,10 @@ M = TypeVar("M", bound=Member)
 
 @dataclass(slots=True)
 class Roster(Generic[M]):
-    """One member for each address. A heartbeat costs a search, not a sort of all.
+    """One member for each address. A heartbeat costs a search, not a sort of all members.
 
-    Who was silent for too long is looked for only once somebody may have been: `_since` is a
-    time before which nobody here was heard of last.
+    Silent members are searched for only if there may be one: no member was last heard of before
+    `_since`.
     """
 
     _keys: list[tuple[str, str]] = field(default_factory=list)
@@ -35,16 +35,16 @@ class Roster(Generic[M]):
     _told: tuple[M, ...] | None = None
 
     def __len__(self) -> int:
-        """How many there are, silent or not."""
+        """How many members there are, silent or not."""
         return len(self._members)
 
     @property
     def first(self) -> M:
-        """The first in order; there has to be one."""
+        """The first member in order; there must be one."""
         return self._members[0]
 
     def put(self, address: str, member: M) -> None:
-        """Take it in, or its latest word."""
+        """Add a member, or replace it by its latest state."""
         key = member.node_id, address
         at = bisect_left(self._keys, key)
         if at < len(self._keys) and self._keys[at] == key:
@@ -55,7 +55,7 @@ class Roster(Generic[M]):
         self._since, self._told = min(self._since, member.heard_at), None
 
     def drop(self, address: str, member: M) -> None:
-        """Take it out, if it is here."""
+        """Remove a member, if it is here."""
         key = member.node_id, address
         at = bisect_left(self._keys, key)
         if at < len(self._keys) and self._keys[at] == key:
@@ -63,7 +63,7 @@ class Roster(Generic[M]):
             self._told = None
 
     def living(self, since: float) -> tuple[M, ...]:
-        """Those that were heard of at `since` or later."""
+        """The members heard of at `since` or later."""
         if self._since < since:
             self._since = min((one.heard_at for one in self._members), default=inf)
         if self._since < since:

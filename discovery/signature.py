@@ -1,8 +1,8 @@
 """Signs and verifies registrations and orders with the cluster key.
 
-HMAC-SHA256 over the msgpack of the message without `mac`, keys sorted. `time` is in the
-message, so an old one cannot be replayed: it must be close to our clock, and grow with
-every message of a node. Calls of a node's door are signed in their own way (signed_calls.py).
+HMAC-SHA256 over the msgpack of the message without `mac`, keys sorted. The message contains
+`time`, which must be close to our clock and grow with every message of a node, so an old
+message cannot be replayed. Calls of a node's door are signed differently (signed_calls.py).
 """
 
 import hmac
@@ -18,16 +18,16 @@ from discovery.errors import BadSignature, MalformedRegistration
 
 WINDOW_S = 30.0
 FORGET_S = 1.0
-TICK_S = 1e-6  # no two messages of a sender are of the same time
+TICK_S = 1e-6  # no two messages of a sender have the same time
 HASH = "sha256"
 UNSIGNED, FORGED, STALE, REPLAYED = "unsigned", "forged", "stale", "replayed"
-"""What may be wrong with a signature, for metrics; and below, what to do about it."""
+"""What may be wrong with a signature, for metrics; below, what to check."""
 OTHER_KEY = "is --cluster-key the same there?"
 OTHER_TIME = "are both clocks right?"
 
 
 def sign(message: Mapping[str, Any], key: bytes, *, wall_time: float) -> dict[str, Any]:
-    """The message with `time` and `mac` in it."""
+    """The message with `time` and `mac` added."""
     timed = {**message, "time": wall_time}
     return {**timed, "mac": _mac(timed, key)}
 
@@ -36,15 +36,16 @@ def sign(message: Mapping[str, Any], key: bytes, *, wall_time: float) -> dict[st
 class SigningTimes:
     """The times that one sender signs with: each is later than the one before.
 
-    Also if its clock is set back. After more than WINDOW_S they are the clock's again: nobody
-    who has a right clock takes others, and nobody remembers those that were before.
+    Even if its clock is set back by up to WINDOW_S. If it is set back further, the times follow
+    the clock: receivers with a right clock would reject others, and have forgotten earlier
+    ones.
     """
 
     clock: Callable[[], float] = time.time
     _latest: float = -math.inf
 
     def another(self) -> float:
-        """For one message."""
+        """The time for one message."""
         now = self.clock()
         ahead_s = self._latest - now
         self._latest = self._latest + TICK_S if 0 <= ahead_s <= WINDOW_S else now
@@ -53,9 +54,9 @@ class SigningTimes:
 
 @dataclass(slots=True)
 class Verifier:
-    """Checks all messages against one key; remembers how far each sender has come.
+    """Checks all messages against one key; remembers each sender's latest time.
 
-    `sender` is the key of a message that says whose clock its `time` is of.
+    `sender` is the field that identifies whose clock `time` is from.
     """
 
     key: bytes
@@ -64,7 +65,7 @@ class Verifier:
     _forgotten_at: float = 0.0  # by our clock
 
     def check(self, message: Mapping[str, Any], *, wall_time: float) -> None:
-        """Raises BadSignature for what is not signed, or not new."""
+        """Raises BadSignature if the message is unsigned, forged, stale, or was sent before."""
         mac, time = message.get("mac"), message.get("time")
         if not isinstance(mac, bytes) or not isinstance(time, float):
             why = f"the cluster has a key and this message no signature: {OTHER_KEY}"
@@ -80,10 +81,10 @@ class Verifier:
         self._latest[sender] = time
 
     def _forget(self, wall_time: float) -> None:
-        """What is outside the window cannot be sent again now; looks now and then.
+        """Forget times outside the window, since those messages cannot be replayed now.
 
-        After a clock that was ahead that is also what comes after us: who sent it has to be
-        heard before the day has come that it said.
+        This includes times in the future, after a clock was ahead: its sender must be accepted
+        again before that time has come.
         """
         if abs(wall_time - self._forgotten_at) < FORGET_S:
             return
@@ -95,8 +96,8 @@ class Verifier:
 
 
 def check_time(signed_at: float, *, wall_time: float) -> None:
-    """Raises BadSignature for what was signed long ago, or in times to come."""
-    if not abs(signed_at - wall_time) <= WINDOW_S:  # nor if it is not a number
+    """Raises BadSignature if it was signed too long ago, or in the future."""
+    if not abs(signed_at - wall_time) <= WINDOW_S:  # also rejects nan
         ago = f"signed {wall_time - signed_at:.0f} s ago, by our clock"
         raise BadSignature(f"{ago}: {OTHER_TIME}", STALE)
 

@@ -11,18 +11,18 @@ STANDARD = (0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class ControllingTerminal:
-    """The standard files that were a terminal at the start; there may have been none."""
+    """Those of the standard files that were terminals at the start; there may be none."""
 
     files: Sequence[int]
 
     @classmethod
     def find(cls, files: Sequence[int] = STANDARD) -> "ControllingTerminal":
-        """As it is now."""
+        """The terminal at this moment."""
         return cls([one for one in files if os.isatty(one)])
 
     @property
     def gone(self) -> bool:
-        """Whether the terminal was closed: its files are no terminal any more."""
+        """Whether the terminal was closed: one of its files is no longer a terminal."""
         return any(not os.isatty(one) for one in self.files)
 
 
@@ -34,8 +34,8 @@ def handle_hang_ups(
 ) -> None:
     """SIGHUP reloads files, as with other servers, unless the terminal was closed.
 
-    Then the process stops; SIGHUP comes more than once then, from shell and kernel, and counts
-    once. To be called within a running event loop.
+    In that case the process stops; SIGHUP then comes more than once, from shell and kernel, but
+    counts once. Call it within a running event loop.
     """
     started_from, stopped = terminal or ControllingTerminal.find(), False
 

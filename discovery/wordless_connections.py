@@ -12,40 +12,42 @@ DESCRIPTOR = int(zmq.SRCFD)  # a plain number is looked up in half the time
 
 @dataclass(slots=True)
 class WordlessConnections:
-    """Noise, half a handshake and too long a message all end so, and ZMQ does not say why.
+    """Counts ended connections by which no message came.
 
-    Nor does it of a node that leaves, so a connection counts unless a message came by it. ZMQ
-    holds 2,000 endings that nobody reads, and then nothing comes in any more: whoever reads
-    messages reads these, and their context is ended without asking ZMQ to stop telling, for
+    Noise, an incomplete handshake and an oversized message all end this way, and ZMQ reports
+    neither the reason nor whether it was a node that left. ZMQ buffers 2,000 ends of
+    connections; if nobody reads them, it stops receiving altogether. So they are read together
+    with the messages, and the context is terminated without asking ZMQ to stop monitoring, for
     which it would wait.
     """
 
     _monitor: zmq.Socket[bytes]
-    _speakers: dict[int, list[bytes]] = field(default_factory=dict)  # by descriptor, in turn
-    _unjudged: list[int] = field(default_factory=list)  # descriptors, read and not yet judged
+    _speakers: dict[int, list[bytes]] = field(default_factory=dict)  # by descriptor, in order
+    # descriptors whose end was read but not judged yet
+    _unjudged: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, socket: zmq.Socket[bytes]) -> Self:
-        """Of all its connections from now on."""
+        """Monitor all connections of a socket from now on."""
         return cls(socket.get_monitor_socket(zmq.EVENT_DISCONNECTED))
 
     @property
     def descriptor(self) -> int:
-        """Readable once there may be some. ZMQ tells only once, so all are read before."""
+        """Readable once some have ended. ZMQ signals only once, so all must be read before."""
         descriptor = self._monitor.getsockopt(zmq.FD)
         assert isinstance(descriptor, int)
         return descriptor
 
     def note_message(self, frames: Sequence[zmq.Frame]) -> None:
-        """A message that came, as a ROUTER reads it: by whom, to begin with.
+        """Note who sent a message, as a ROUTER receives it.
 
-        Of two that have the same descriptor, one after the other, both may have spoken before
-        the first one's ending is read.
+        If two connections have the same descriptor one after the other, both may have sent
+        messages before the first one's end is read.
         """
         try:
             descriptor = frames[-1].get(DESCRIPTOR)
         except zmq.ZMQError:
-            return  # noise that passes for ZMQ of before version 3, which does not say it
+            return  # noise that passes for ZMQ before version 3, which has no descriptor
         speaker = frames[0].bytes
         if (speakers := self._speakers.get(descriptor)) is None:
             self._speakers[descriptor] = [speaker]
@@ -53,7 +55,7 @@ class WordlessConnections:
             speakers.append(speaker)
 
     def read(self, most: int) -> int:
-        """How many have ended and are not judged yet; so many at most."""
+        """Read ends of connections; returns how many are not judged yet, at most `most`."""
         while len(self._unjudged) < most:
             try:
                 told = self._monitor.recv_multipart(zmq.NOBLOCK)
@@ -63,7 +65,7 @@ class WordlessConnections:
         return len(self._unjudged)
 
     def count_wordless(self) -> int:
-        """How many of those brought no message. All that came before `read` has to be known."""
+        """How many of those brought no message; all messages before `read` must be noted."""
         wordless = 0
         for descriptor in self._unjudged:
             if speakers := self._speakers.pop(descriptor, None):
@@ -76,5 +78,5 @@ class WordlessConnections:
         return wordless
 
     def close(self) -> None:
-        """Hear of no more. The context has to be terminated next."""
+        """Stop monitoring. The context must be terminated next."""
         self._monitor.close(linger=0)

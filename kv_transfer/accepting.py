@@ -1,9 +1,9 @@
-"""Who comes to a port, as long as this process has room for them."""
+"""Accepts connections on a listening port while this process has resources for them."""
 
 import errno
 import socket
 
-KEEPALIVE = {  # a machine that is gone keeps its connections here for 90 s, not for two hours
+KEEPALIVE = {  # the connections of a machine that is gone end after 90 s, not two hours
     "TCP_KEEPIDLE": 60,  # s
     "TCP_KEEPINTVL": 10,  # s
     "TCP_KEEPCNT": 3,
@@ -12,15 +12,17 @@ NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class OutOfResources(Exception):
-    """Whoever comes has to wait, and stays in line: a port that is watched tells of them at
-    once again and again.
+    """The connection cannot be accepted now and stays in the backlog.
+
+    A poller reports the listener as readable again at once, until there are resources.
     """
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """The next in line, not blocking; None: nobody, or one that is gone already.
+    """Accept the next connection without blocking; None if there is none, or it is gone
+    already.
 
-    Raises OutOfResources where there is no file descriptor to be had, or no memory.
+    Raises OutOfResources if no file descriptor or no memory is available.
     """
     try:
         connection, _ = listener.accept()
@@ -33,7 +35,7 @@ def accept(listener: socket.socket) -> socket.socket | None:
 
 
 def prepare(connection: socket.socket) -> None:
-    """Small messages at once, and signs of life from who says nothing for long."""
+    """Make the socket non-blocking, send small messages at once, and enable keepalive."""
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""How carefully KV is looked at on its way from one node to another. Torch-free."""
+"""How thoroughly KV is checked on its way from one node to another. Torch-free."""
 
 from enum import IntEnum
 from typing import Self
@@ -8,12 +8,12 @@ STRIDE_BYTES = 1024
 
 
 class CheckLevel(IntEnum):
-    """Which bytes of a block its checksum is of; the more careful of two is the greater.
+    """Which bytes of a block its checksum covers; the greater level is the more thorough.
 
-    SAMPLED looks at the first LINE_BYTES of every STRIDE_BYTES of a block: it finds what is
-    wrong with a whole line, so any damage of at least STRIDE_BYTES in one stretch, a block
-    that is another one, older, or was never written. FULL looks at every byte. What is looked
-    at and differs is missed once in 2^64 times.
+    SAMPLED covers the first LINE_BYTES of every STRIDE_BYTES of a block. It detects damage that
+    includes a whole line: any contiguous damage of at least STRIDE_BYTES, and a block that is
+    the wrong one, outdated, or was never written. FULL covers every byte. A difference in the
+    covered bytes is missed with probability 2^-64.
     """
 
     OFF = 0
@@ -22,9 +22,9 @@ class CheckLevel(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """As settings have it: `off`, `sampled`, `full`."""
+        """The level that a setting names: `off`, `sampled`, `full`."""
         return cls[name.upper()]
 
 
 ExpectedChecksum = tuple[CheckLevel, int]
-"""A block's checksum, and what it is of."""
+"""A block's checksum, and the level that says which bytes it covers."""

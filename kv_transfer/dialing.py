@@ -1,7 +1,7 @@
-"""Connecting to a name that leads to several addresses: they are tried in turn.
+"""Connects to a host name that resolves to several addresses, which are tried in turn.
 
-A host with an address of each family may listen on one of them only, or one of its networks may
-not be reached from here. Nothing in here waits: it is driven by a thread that has more to do.
+A host with an address of each family may listen on only one of them, or one of its networks may
+be unreachable from here. Nothing here blocks: the calling thread has other work.
 """
 
 import errno
@@ -14,13 +14,13 @@ from typing import Any
 from kv_transfer.accepting import prepare
 from kv_transfer.lookup import Lookup
 
-ATTEMPT_S = 0.25  # for an address that does not answer, where there is another: as RFC 8305
+ATTEMPT_S = 0.25  # for an address that does not answer while another is left: as RFC 8305
 UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 
 @dataclass(slots=True)
 class Dialer:
-    """Connects to one of the addresses of a host, in the order in which they were found."""
+    """Connects to one of a host's addresses, in the order in which they were found."""
 
     lookup: Lookup
     _untried: deque[tuple[Any, ...]] = field(default_factory=deque)
@@ -29,16 +29,16 @@ class Dialer:
 
     @property
     def interest(self) -> tuple[int | None, int]:
-        """What announces that there is something to do here, and how."""
+        """The file descriptor to poll, and the event that says `connect` can make progress."""
         if self._attempt is None:
             return self.lookup.fileno(), select.POLLIN
         return self._attempt.fileno(), select.POLLOUT
 
     def connect(self, now: float) -> socket.socket | None:
-        """A connection, which is the caller's from then on; None: not yet.
+        """A connection, which the caller then owns; None: not yet.
 
-        To be called again and again until then. Raises OSError, of the last address or of the
-        name, where there is none to be had.
+        Call it repeatedly until it returns one. Raises OSError, of the last address or of the
+        name lookup, if no connection can be made.
         """
         if self._attempt is None:
             self._untried += self.lookup.found()
@@ -58,7 +58,7 @@ class Dialer:
         return None
 
     def close(self) -> None:
-        """However far it has come."""
+        """Give up, at any stage."""
         self.lookup.close()
         self._hang_up()
 
@@ -69,7 +69,7 @@ class Dialer:
         _raise_for(self._attempt.connect_ex(place))
 
     def _is_connected(self, now: float) -> bool:
-        """Raises OSError where it failed, or is given up for the next address."""
+        """Whether the attempt succeeded; raises OSError if it failed or took too long."""
         assert self._attempt is not None
         poller = select.poll()
         poller.register(self._attempt, select.POLLOUT)

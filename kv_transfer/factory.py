@@ -24,14 +24,14 @@ from kv_transfer.thread.service import TransferService
 from kv_transfer.thread.threaded import Connector
 
 CONNECTORS = ("nixl", "tcp")
-SUMMING_BYTES = 2 * IMAGES_BYTES  # images, their pieces' addresses, and what torch rounds up
+SUMMING_BYTES = 2 * IMAGES_BYTES  # images, the addresses of their pieces, and torch's rounding
 
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:
-    """What is to be moved: whose KV it is, how it lies, and where.
+    """The memory to transfer: the fingerprint of its KV, its layout, and its regions.
 
-    `level`: how carefully bytes are looked at on their way.
+    `level`: how thoroughly transferred bytes are checked.
     """
 
     fingerprint: str
@@ -42,10 +42,11 @@ class KvMemory:
 
 @dataclass(frozen=True, slots=True)
 class KvPort:
-    """Where the side channel is: at a free port for 0, which others reach at `advertise_host`.
+    """Where the side channel listens; number 0 means a free port. Peers use `advertise_host`.
 
-    `introductions`: how who comes says who it is, if not by its name alone. `held`: listens
-    there already (side_channel/port.py), and is the connector's from then on.
+    `introductions`: how peers prove who they are; None: their names are trusted. `held`: a
+    socket that listens there already (side_channel/port.py); the connector owns it from then
+    on.
     """
 
     host: str
@@ -56,9 +57,10 @@ class KvPort:
 
 
 def device_bytes(kind: str) -> int:
-    """What a connector may come to take of each rank's device, beside KV memory.
+    """The most that a connector may allocate on each rank's device, besides KV memory.
 
-    Not before a peer asks for it: who sizes KV memory leaves it free.
+    It allocates this only when a peer first needs it, so the sizing of KV memory leaves it
+    free.
     """
     return STAGING_BYTES + SUMMING_BYTES if kind == "nixl" else 0
 
@@ -72,9 +74,9 @@ def build_connector(
 ) -> Connector:
     """A connector that is ready to `start`; its side channel is bound.
 
-    `ranks` lead to the other ranks' processes, each with a `rank_server`; the memory's regions
-    are then one for each rank, the first of them in this process. Raises ValueError for an
-    unknown kind, ImportError where NIXL is not installed.
+    `ranks` are connections to the other ranks' processes, each with a `rank_server`; then
+    `memory.regions` has one region for each rank, the first of them in this process. Raises
+    ValueError for an unknown kind, ImportError if NIXL is not installed.
     """
     own = memory.regions[:1] if ranks else memory.regions
     mover = _mover(kind, engine_id, own, port.host, port.advertise_host)
@@ -87,7 +89,7 @@ def build_connector(
     identity = Identity(engine_id, port.advertise_host, reception.port, *facts)
     if own[0].device == "cpu":
         sums: Checksums = BlockChecksums(memory.regions)
-    else:  # others' devices are not to be seen from here
+    else:  # other ranks' devices cannot be read from here
         ours = _warm(BlockChecksums(own))
         sums = RankChecksums(ours, others) if others else ours
     service = TransferService(
@@ -100,9 +102,10 @@ def build_connector(
 def rank_server(
     kind: str, engine_id: str, rank: int, region: Region, hosts: tuple[str, str], to: Connection
 ) -> MoverServer:
-    """A rank's own mover, for the connector at the other end of `to`; introduced to it.
+    """A rank's own mover, serving the connector at the other end of `to`; it has said hello
+    there.
 
-    `hosts` are where to listen, and where others reach us.
+    `hosts` are the host to listen on and the host that peers use to reach it.
     """
     mover = _mover(kind, agent_name(engine_id, rank), [region], *hosts)
     server = MoverServer(to, mover, region, _warm(BlockChecksums([region])))

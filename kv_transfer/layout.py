@@ -1,4 +1,4 @@
-"""How a node's KV bytes lie, and whose one node can read. Torch-free; travels on the wire."""
+"""The layout of a node's KV, and which layouts can be read. Torch-free; sent on the wire."""
 
 from typing import Annotated
 
@@ -7,21 +7,21 @@ from msgspec import Meta
 
 VERSION = 1
 MOST_RANKS = 1024
-MOST = 1 << 48  # of anything: sizes that are made of several stay numbers to count with
+MOST = 1 << 48  # limit of any count: products of several stay manageable integers
 
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Ranks = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
 Difference = tuple[str, object, object]
-"""A field, what it is there, and what it is here."""
+"""A field, its value on the other side, and its value here."""
 EQUAL = ("version", "dtype", "layers", "parts", "kv_heads", "head_dim")
 
 
 class KvLayout(msgspec.Struct, frozen=True):
     """A block is [layer, part, head, token, head_dim], in one region for each rank.
 
-    `kv_heads` are the model's, shared out among the ranks (`heads_of`); `parts` are keys and
+    `kv_heads` are the model's, divided among the ranks (`heads_of`). `parts` is 2 for keys and
     values, or 1 for latents, which every rank has. `block_bytes` has the size of a block in
-    each rank's region. What is not told is 1: a block is then a run of tokens.
+    each rank's region. Fields that are not given are 1: a block is then just a range of tokens.
     """
 
     dtype: str
@@ -35,7 +35,9 @@ class KvLayout(msgspec.Struct, frozen=True):
     version: int = VERSION
 
     def heads_of(self, rank: int) -> range:
-        """The heads that a rank has; with more ranks than heads, several have the same."""
+        """The heads of a rank; if there are more ranks than heads, several have the
+        same one.
+        """
         heads, ranks = self.kv_heads, self.tensor_parallel_size
         if ranks > heads:
             first = rank // (ranks // heads)
@@ -45,7 +47,7 @@ class KvLayout(msgspec.Struct, frozen=True):
 
     @property
     def row_bytes(self) -> int:
-        """What one token has of one head, in one part of one layer."""
+        """The bytes of one token for one head, in one part of one layer."""
         rows = self.layers * self.parts * len(self.heads_of(0)) * self.block_size
         return self.block_bytes[0] // rows if self.block_bytes else 0
 
@@ -59,9 +61,10 @@ def can_pull(theirs: KvLayout, ours: KvLayout) -> str | None:
 
 
 def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
-    """The first field for whose sake the one cannot read the other; None: they fit.
+    """The first field that prevents one layout from reading the other; None if they are
+    compatible.
 
-    Blocks fit where one size divides the other; ranks where they share out heads evenly.
+    Block sizes fit if one divides the other; ranks fit if heads divide evenly among them.
     """
     if theirs == ours:
         return None

@@ -1,4 +1,4 @@
-"""Where a host is: known at once of an address, looked up by a thread of its own of a name."""
+"""Looks up a host's addresses: a literal address at once, a name in a separate thread."""
 
 import os
 import socket
@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Found = list[tuple[Any, ...]]
-"""What getaddrinfo answers, the first to be tried first."""
+"""What getaddrinfo returns, in the order in which to try."""
 
 
 @dataclass(slots=True)
 class Lookup:
-    """A name server may take seconds, or for ever: who wants to know goes on meanwhile.
+    """One lookup; the caller goes on meanwhile, since a name server may take seconds or
+    forever.
 
-    `fileno` is readable once it is over.
+    `fileno` is readable once the lookup is over.
     """
 
     _found: "Future[Found]" = field(default_factory=Future)
@@ -24,7 +25,7 @@ class Lookup:
 
     @classmethod
     def of(cls, host: str, port: int) -> "Lookup":
-        """Begin; an address needs no thread."""
+        """Begin a lookup; a literal address needs no thread."""
         with suppress(socket.gaierror, UnicodeError):
             return cls.known(addresses(host, port, socket.AI_NUMERICHOST))
         over, announces = os.pipe()
@@ -40,31 +41,33 @@ class Lookup:
 
     @classmethod
     def known(cls, found: Found) -> "Lookup":
-        """One that is over."""
+        """A lookup that is already over."""
         lookup = cls()
         lookup._found.set_result(found)
         return lookup
 
     def fileno(self) -> int | None:
-        """None where there is nothing to wait for."""
+        """The file descriptor to wait for; None if there is nothing to wait for."""
         return self._over
 
     def found(self) -> Found:
-        """Empty: not known yet. Raises OSError where there is no such host."""
+        """The addresses; empty while not known. Raises OSError if the host is not found."""
         if not self._found.done():
             return []
         self.close()
         return self._found.result()
 
     def close(self) -> None:
-        """Nobody waits any more; idempotent."""
+        """The result is no longer wanted; idempotent."""
         if self._over is not None:
             os.close(self._over)
             self._over = None
 
 
 def addresses(host: str, port: int, flags: int = 0) -> Found:
-    """Raises gaierror, UnicodeError for what can be no name; may take for ever."""
+    """Resolve a host; raises gaierror, or UnicodeError for an invalid name. May never
+    return.
+    """
     return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
 
 

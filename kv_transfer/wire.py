@@ -1,26 +1,26 @@
-"""The side channel's messages: what a sink and a source say to each other. msgpack, typed.
+"""The side channel's messages between a sink and a source. msgpack, typed.
 
     sink                                   source
     Hello ───────────────────────────────▶ (checks fingerprint and layout)
           ◀─────────────────────────────── Welcome: how to reach its memory; or Refused; or
                                            TurnedAway, and the connection ends (introduction.py)
-    Look(what I know) ───────────────────▶ opens, or renews, the lease; or Stranger
+    Look(what is known) ─────────────────▶ opens, or renews, the lease; or Stranger
           ◀─────────────────────────────── News: what is new; also unasked, as it comes
-    … a Look every BEAT_S is the heartbeat; its News is the source's …
+    … a Look every BEAT_S is the sink's heartbeat; the answering News is the source's …
     Settle ──────────────────────────────▶
           ◀─────────────────────────────── Confirmed: the lease was open; or Gone
-    Leave ───────────────────────────────▶ (instead of Settle) for another sink to look
+    Leave ───────────────────────────────▶ (instead of Settle) lets another sink have it
 
     Drive ───────────────────────────────▶ (reads may need the source's help: nixl.py)
     Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/pending_loans.py)
           ◀─────────────────────────────── Lent: a ticket for those that are here
 
-Every message but Settle may be lost or repeated without harm: a Look says what it knows. A
-sink that was not told its ticket's name asks by another `key`, the request's; that name may
-pass on to a newer offer, so `ticket_id` says which one is meant where it is not the key. `pull`
-numbers a sink's pulls: of two by one key the later has the higher number, and answers bring it
-back. So nothing that is said of one is taken for the other, however late it comes.
-Nothing that comes in is ever unpickled.
+Every message but Settle may be lost or repeated without harm, since a Look says what the sink
+knows. A sink that was not told its ticket's id asks by another `key`, the request's outer id;
+that name may pass to a newer offer, so `ticket_id` says which offer is meant if it is not the
+key. `pull` numbers a sink's pulls: of two with one key the later has the higher number, and
+answers repeat it. So no message about one pull is taken for the other, however late it comes.
+Nothing that is received is ever unpickled.
 """
 
 from collections.abc import Generator
@@ -36,17 +36,17 @@ from kv_transfer.regions import RemoteRegion
 
 BEAT_S = 0.25
 SILENCE_S = 1.2
-DRIVEN_S = 0.05  # from one Drive on; while a read needs it, it is said more often
+DRIVEN_S = 0.05  # after a Drive; while a read needs it, Drive is sent more often
 Block = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-"""The number of a block: no memory has so many that arithmetic with it could overflow."""
+"""The number of a block; so small that arithmetic with it cannot overflow."""
 Line = Annotated[str, msgspec.Meta(max_length=2048, pattern=r"\A[ -~]*\Z")]
-"""What may be logged, whoever says it."""
+"""Text that is safe to log, whoever sends it."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """A sink introduces itself, once per connection.
 
-    `level`: how carefully it wants to look at what it reads. The source may want more.
+    `level`: how thoroughly it wants to check what it reads. The source may require more.
     """
 
     fingerprint: str
@@ -55,9 +55,9 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
-    """Open `key` or keep it open, and tell me what comes after its first `known` blocks.
+    """Open `key` or keep it open, and send what comes after its first `known` blocks.
 
-    `engine_id` is the source that the ticket is of; None where the sink was not told.
+    `engine_id` is the source that issued the ticket; None if the sink was not told.
     """
 
     key: str
@@ -67,7 +67,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
 
 
 class Settle(msgspec.Struct, frozen=True, tag=True):
-    """The copy is done: did it count?"""
+    """The copy is done: does it count?"""
 
     key: str
     ticket_id: str | None = None
@@ -75,14 +75,14 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abandon(msgspec.Struct, frozen=True, tag=True):
-    """The KV is not wanted any more."""
+    """The KV is no longer wanted."""
 
     key: str
     ticket_id: str | None = None
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
-    """This sink will not have the KV, another may: it is as if nobody had asked yet."""
+    """This sink does not take the KV, but another one may: as if no sink had asked yet."""
 
     key: str
     ticket_id: str | None = None
@@ -90,7 +90,7 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """Does your prefix cache have these blocks? `name` comes back with the answer."""
+    """Asks whether the prefix cache has these blocks; the answer repeats `name`."""
 
     name: str
     engine_id: str
@@ -98,7 +98,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drive(msgspec.Struct, frozen=True, tag=True):
-    """What this sink reads may not get on by itself: poll your agent for it, for DRIVEN_S."""
+    """Reads of this sink may not progress by themselves: poll your agent, for DRIVEN_S."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
@@ -113,28 +113,29 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """No KV of ours fits you."""
+    """The source's KV does not fit this sink."""
 
     reason: Line
 
 
 class TurnedAway(msgspec.Struct, frozen=True, tag=True):
-    """The last word on a connection: it was not introduced as this source wants it."""
+    """The last message on a connection: its introduction was not accepted."""
 
     reason: Line
 
 
 class Stranger(msgspec.Struct, frozen=True, tag=True):
-    """We were never introduced, or it is long ago: say Hello, then look again."""
+    """The sink is unknown or was forgotten: it has to say Hello, then send its Look again."""
 
     key: str
     pull: int = 0
 
 
 class News(msgspec.Struct, frozen=True, tag=True):
-    """From block number `start` on, these are final; `sealed` with the last of them.
+    """Blocks that are final, from block number `start` on; `sealed` comes with the last of
+    them.
 
-    `sums` has the checksum of each of so many `slots` of each, unless `level` is OFF.
+    `sums` has one checksum for each of the `slots` of each block, unless `level` is OFF.
     """
 
     key: str
@@ -149,7 +150,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):
-    """There is no open lease of this name."""
+    """There is no open lease by this name."""
 
     key: str
     reason: str
@@ -157,7 +158,7 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lent(msgspec.Struct, frozen=True, tag=True):
-    """The first `num_blocks` of what was asked for are on offer; None: nothing is."""
+    """The first `num_blocks` of those asked for are on offer; no ticket id: none is."""
 
     name: str
     ticket_id: str | None = None
@@ -181,25 +182,25 @@ _from_source: msgspec.msgpack.Decoder[FromSource] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: FromSink | FromSource) -> bytes:
-    """One frame."""
+    """Encode as one frame."""
     return _encoder.encode(message)
 
 
 def decode_from_sink(frame: bytes) -> FromSink:
-    """Read a frame that a sink sent; raises msgspec.DecodeError, whatever it is."""
+    """Read a frame that a sink sent; raises msgspec.DecodeError whatever the error is."""
     with one_error():
         return _from_sink.decode(frame)
 
 
 def decode_from_source(frame: bytes) -> FromSource:
-    """Read a frame that a source sent; raises msgspec.DecodeError, whatever it is."""
+    """Read a frame that a source sent; raises msgspec.DecodeError whatever the error is."""
     with one_error():
         return _from_source.decode(frame)
 
 
 @contextmanager
 def one_error() -> Generator[None]:
-    """DecodeError: text that is no UTF-8 and endless nesting have errors of their own."""
+    """Turn errors from invalid UTF-8 and endless nesting into DecodeError."""
     try:
         yield
     except (UnicodeDecodeError, RecursionError) as error:

@@ -96,7 +96,7 @@ class ServingOptions:
     """How much is logged."""
 
     def __post_init__(self) -> None:
-        """Refuse what can never work, before anything is loaded."""
+        """Refuse values that can never work, before anything is loaded."""
         for name in ("max_num_seqs", "block_size", "tensor_parallel_size"):
             at_least(1, name, getattr(self, name))
         for name in _CHOSEN_IF_NONE:
@@ -126,7 +126,7 @@ class ServingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig(ServingOptions):
-    """One prefill or decode node."""
+    """The settings of one prefill or decode node."""
 
     model: str
     """Folder of a checkpoint in the Hugging Face layout, or its name on the hub."""
@@ -142,7 +142,7 @@ class NodeConfig(ServingOptions):
     """A socket to whoever started this process: hears when it is ready; its end ends us."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no port and no address."""
+        """Refuse invalid ports and addresses."""
         ServingOptions.__post_init__(self)
         for name in ("port", "kv_port"):
             is_port(name, getattr(self, name) or 0)

@@ -20,9 +20,7 @@ def engines_sharing_cores(proc: Path = PROC, cores_of: Cores = os.sched_getaffin
 
 
 def threads_advice(config: EngineConfig, beside: int, cores: int) -> str | None:
-    """A warning that cores are shared, for the log; None where they are not, or where --threads
-    is set.
-    """
+    """A warning for the log that cores are shared; None if not, or if --threads is set."""
     if not beside or config.threads is not None or config.device != "cpu":
         return None
     share = max(1, cores // (beside + 1))

@@ -47,9 +47,9 @@ from node.leg_inbox import LegInbox
 
 ENGINE_PROCESS = "node.engine_process"
 SETTINGS = "PDSERVE_"  # prefix of environment variables
-ENGINE_SILENT_S = 5.0  # an engine without heartbeats for so long is not healthy
+ENGINE_SILENT_S = 5.0  # an engine without heartbeats for this long is not healthy
 KEEPALIVE_S = 2.0
-SWEEP_LATE_S = 2.0  # nor is one that expires leases so late
+SWEEP_LATE_S = 2.0  # nor is one that expires leases this late
 # parked: the prefill node still offers the KV of such a decode leg
 STOPPING = FailedEvent("the node is stopping", retryable=True, parked=True, leaving=True)
 
@@ -148,7 +148,7 @@ class EngineClient:
     async def stop(self) -> None:
         """Kill the process, a stopped one as well; KV that it offers is lost."""
         if self.process.returncode is None:
-            self.process.kill()  # it has nothing left to do that SIGTERM would let it do
+            self.process.kill()  # SIGTERM would give it nothing more to do
             await self.process.wait()
         self.socket.close(linger=0)
 
@@ -249,8 +249,8 @@ class EngineClient:
 
 
 def _is_last(event: Event, leg: Leg) -> bool:
-    """Whether the leg ends with it. A prefill leg that is not kept open ends with its token,
-    while the lease of its KV goes on.
+    """Whether the leg ends with this event. A prefill leg that is not kept open ends with its
+    token, while the lease of its KV goes on.
     """
     if isinstance(event, TokenEvent):
         return not leg.keep_open if leg.hold else event.finish is not None
@@ -293,7 +293,7 @@ async def _until_ready(process: Process, socket: zmq.asyncio.Socket) -> EngineRe
 
 
 def _environment() -> dict[str, str]:
-    """Without PDSERVE_*: the settings come by standard input, and may hold keys that compilers
-    and ranks should not see.
+    """The environment without PDSERVE_*: settings come by standard input, and may hold keys
+    that compilers and ranks should not see.
     """
     return {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}

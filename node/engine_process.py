@@ -66,7 +66,7 @@ class EngineServer:
     last_sent_at: float = 0.0
 
     def run(self) -> None:
-        """Forever: the process ends with the door, or with an error."""
+        """Serve forever: the process ends with the door, or with an error."""
         poller = zmq.Poller()
         poller.register(self.door, zmq.POLLIN)
         poller.register(self.connector.service.news_fd, zmq.POLLIN)
@@ -120,7 +120,8 @@ def main() -> None:
     """Load the model, report it, and serve until the door closes our standard input."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal tells all of us; the door drains
+        # a terminal signals all processes; the door drains
+        signal.signal(number, signal.SIG_IGN)
     door_pid = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: _forward_stop(door_pid))
     job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=EngineProcessConfig)
@@ -146,8 +147,11 @@ def main() -> None:
 
 
 def _forward_stop(door_pid: int) -> None:
-    """SIGTERM to this process is meant for the node: pass it on to the door, which drains. As
-    SIGHUP, which the door does not count as a second signal if it got a SIGTERM itself.
+    """Pass SIGTERM on to the door, which drains: a SIGTERM to this process is meant for the
+    node.
+
+    It is passed on as SIGHUP, which the door does not count as a second signal if it has
+    received a SIGTERM itself.
     """
     if os.getppid() == door_pid:
         os.kill(door_pid, signal.SIGHUP)
@@ -157,7 +161,7 @@ def _load(
     job: EngineProcessConfig, door: "zmq.Socket[bytes]", door_niceness: int
 ) -> EngineServer:
     ranks = None
-    with listening_at(job.kv_port, KV_PORT):  # before what takes long
+    with listening_at(job.kv_port, KV_PORT):  # before anything that takes long
         held = open_port(job.kv_host, job.kv_port)
     if job.engine.tensor_parallel_size > 1:
         refuse_ranks(job.engine)

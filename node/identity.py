@@ -31,7 +31,7 @@ class NodeIdentity:
     """The registration, of which only role, state and load change.
 
     `drained`: an operator wants it to take no new work. `next_role`: the role it changes to
-    once it has nothing in flight. `stopping`: it got a signal to stop.
+    once nothing is in flight. `stopping`: it received a signal to stop.
     """
 
     registration: Registration
@@ -41,17 +41,17 @@ class NodeIdentity:
 
     @property
     def role(self) -> Role:
-        """Which kind of leg proxies send to it."""
+        """The kind of leg that proxies send to it."""
         return self.registration.type
 
     @property
     def state(self) -> State:
-        """READY while it takes new work, else DRAINING."""
+        """READY while it takes new work, otherwise DRAINING."""
         leaving = self.stopping or self.drained or self.next_role is not None
         return State.DRAINING if leaving else State.READY
 
     def change_role(self, role: Role) -> None:
-        """`turn` lets proxies tell later registrations from earlier ones."""
+        """Change the role; `turn` lets proxies tell later registrations from earlier ones."""
         turn = self.registration.turn + 1
         self.registration = msgspec.structs.replace(self.registration, type=role, turn=turn)
         self.next_role = None
@@ -66,9 +66,9 @@ class NodeIdentity:
         ready: EngineReady,
         text_digest: str | None = None,
     ) -> "NodeIdentity":
-        """`names`: what its model is called, its own name first.
+        """`names`: the names of its model, the model's own name first.
 
-        `addresses`: where its HTTP door and its KV side channel are.
+        `addresses`: those of its HTTP door and its KV side channel.
         """
         http_address, zmq_address = addresses
         return cls(

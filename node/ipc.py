@@ -49,7 +49,7 @@ class EngineProcessConfig:
 
 
 class SubmitLeg(msgspec.Struct, frozen=True, tag="submit"):
-    """Run one leg. The request's id is unique on this node for good.
+    """Run one leg. The request's id is never used again on this node.
 
     `since` is when the door received it, in seconds of the machine's monotonic clock, so that
     time spent in this socket counts as queueing.
@@ -61,7 +61,9 @@ class SubmitLeg(msgspec.Struct, frozen=True, tag="submit"):
 
     @classmethod
     def of(cls, request: Request, leg: Leg, since: float) -> Self:
-        """Drops the fields of the ticket that only other nodes read: they may hold anything."""
+        """Create it without ticket fields that only other nodes read: they may hold
+        anything.
+        """
         if leg.ticket is not None:
             leg = replace(leg, ticket=replace(leg.ticket, relayed={}, verbatim=None))
         return cls(request, leg, since)
@@ -75,7 +77,7 @@ class SubmitPooling(msgspec.Struct, frozen=True, tag="pool"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Stop this request: its client or its proxy has gone."""
+    """Stop this request: its client or its proxy is gone."""
 
     request_id: RequestId
 
@@ -87,7 +89,7 @@ class SetNiceness(msgspec.Struct, frozen=True, tag="renice"):
 
 
 class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The model is loaded; what the node's registration says of it."""
+    """The model is loaded; what the node's registration says about it."""
 
     fingerprint: str
     kv_layout: KvLayout

@@ -11,8 +11,8 @@ from api.generator import Event, PooledEvent
 class LegInbox:
     """Events in order; None is a keep-alive.
 
-    `can_migrate`: its proxy can continue the leg at another decode node; `migrated`: it was
-    told to.
+    `can_migrate`: the leg's proxy can continue it at another decode node; `migrated`: the proxy
+    was told to.
     """
 
     events: deque[Event | PooledEvent | None] = field(default_factory=deque)

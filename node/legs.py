@@ -1,4 +1,4 @@
-"""Finds the leg that a call asks for: from its parameters, or else from its request id."""
+"""Finds the leg that a call asks for: in its parameters, or otherwise by its request id."""
 
 import re
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from discovery.errors import MalformedAddress
 from kv_transfer.ticket import KvTicket
 
 XPYD = re.compile(r"___prefill_addr_(?P<prefill>.+?)___decode_addr_(?P<decode>.+)_[^_]+$")
-"""The request id that vLLM's XpYd proxy gives both of its legs: with their addresses."""
+"""The request id that vLLM's XpYd proxy gives both of its legs; it holds their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class LegFinder:
-    """For the node whose KV side channel is at `zmq_address`."""
+    """Finds legs for the node whose KV side channel is at `zmq_address`."""
 
     zmq_address: str
 
     def of_text(self, outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
-        """For one choice of a text request; raises BadRequest."""
+        """The leg of one choice of a text request; raises BadRequest."""
         leg = read_leg_params(outer_id, params, index)
         return self.of_request_id(outer_id, index) if leg == WHOLE else leg
 

@@ -1,6 +1,6 @@
 """The loop of a node's engine process: prefill, decode and pooling over one engine.
 
-One `prepare` and one `run` are a step. Pure: sockets are engine_process.py's.
+One `prepare` and one `run` are a step. Pure: engine_process.py has the sockets.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ class NodeLoop:
 
     @property
     def load(self) -> EngineLoad:
-        """The engine's load, and the legs that it does not know yet."""
+        """The engine's load, including legs that have not been passed to it yet."""
         load, waiting = self.engine.load, self.decode.num_waiting
         return replace(
             load,
@@ -66,12 +66,12 @@ class NodeLoop:
     def has_waiting_legs(self) -> bool:
         """Whether a leg waits for its grammar, or for KV from another node or a disk tier.
 
-        Then `prepare` has to be called again soon.
+        If so, call `prepare` again soon.
         """
         return bool(self._waiting or self._fetching) or self.engine.load.fetching > 0
 
     def submit(self, request: Request, leg: Leg, since: float) -> Sequence[LegEvent]:
-        """Queue one leg that came at `since`; request ids are unique on this node for good."""
+        """Queue one leg that came at `since`; request ids are never used twice on this node."""
         if not self.engine.ready(request):
             self._waiting.append(_WaitingLeg(request, leg, since))
             return []
@@ -83,7 +83,7 @@ class NodeLoop:
         return self.decode.submit(request, leg, since)
 
     def pool(self, request: PoolingRequest, since: float) -> Sequence[LegEvent]:
-        """Queue one prompt to be pooled; as `submit`."""
+        """Queue one prompt to be pooled; see `submit`."""
         return self.pooling.submit(request, since)
 
     def abort(self, request_id: RequestId) -> None:
@@ -116,7 +116,7 @@ class NodeLoop:
             yield from self.prefill.submit(one.request, one.leg.outer_id, one.since, fetched)
 
     def run(self) -> Sequence[LegEvent]:
-        """Run the batch; the events of its tokens."""
+        """Run the batch; returns the events of its tokens."""
         began = self.prefill.clock()
         result = self.engine.step()
         self.decode.fetcher.record_pace(result.num_tokens, self.prefill.clock() - began)

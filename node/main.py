@@ -43,15 +43,15 @@ from node.serving import NodeServer, uvicorn_config
 from node.signed_calls_only import Asgi, SignedCallsOnly
 from node.text_files_route import TextFilesRoute, parcel_of
 
-GONE_S = 10.0  # a proxy's host
-SLOW_CLIENT_S = 600.0  # a proxy is slow where its client is, and cuts that itself
+GONE_S = 10.0  # without a sign of life from the proxy's host
+SLOW_CLIENT_S = 600.0  # a proxy is as slow as its client, and cuts slow clients off itself
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-DECODE_NICENESS = 5  # where cores are shared, a batch of decode steps is what can wait
+DECODE_NICENESS = 5  # where cores are shared, decode steps yield to prefill
 log = logging.getLogger(__name__)
 
 
 def run(role: Role, config: NodeConfig) -> None:
-    """Serve until told to stop; SystemExit with the reason where it cannot."""
+    """Serve until told to stop; raises SystemExit with the reason if that is impossible."""
     start_logging(config.log_level, lossy=config.supervisor_fd is not None)
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
@@ -88,7 +88,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
 
 @dataclass(slots=True)
 class _Node:
-    """Runs the parts of a node side by side, until it is told to stop."""
+    """Runs the parts of a node side by side until it is told to stop."""
 
     config: NodeConfig
     engine: EngineClient
@@ -99,7 +99,7 @@ class _Node:
     text: TextFilesRoute
 
     async def run(self) -> None:
-        """Until a signal comes and what was running is done; raises EngineDied."""
+        """Run until a stop signal has come and the node has drained; raises EngineDied."""
         try:
             await self._serve()
         except BaseExceptionGroup as failures:
@@ -172,7 +172,7 @@ class _Node:
         return Announcer.connect(self.config.proxy, self._heartbeat, cluster_key=secret)
 
     def _heartbeat(self) -> Registration | None:
-        """None while the engine is not healthy: without heartbeats nothing is sent here."""
+        """The registration; None, so that nothing is sent, while the engine is not healthy."""
         return self._registration() if self.engine.alive else None
 
     def _registration(self) -> Registration:

@@ -1,4 +1,4 @@
-"""What a node counts, in Prometheus' words; docs/reference/metrics.md explains each."""
+"""What a node counts, as Prometheus metrics; docs/reference/metrics.md explains each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class LoadCollector(Collector):
     sweep_late_s: float = 0.0
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge for each number."""
+        """One metric for each number."""
         load = self.load
         used = load.total_blocks - load.free_blocks
         for name, meaning, value in (
@@ -61,7 +61,7 @@ class LoadCollector(Collector):
 
 
 def _of_tiers(tiers: Sequence[TierLoad]) -> Iterator[Metric]:
-    """One sample for each tier below KV memory; none where there are none."""
+    """One sample for each tier below KV memory; empty if there are none."""
     for kind, name, meaning, values in (
         (GaugeMetricFamily, "on", "1 until it fails.", [one.on for one in tiers]),
         (GaugeMetricFamily, "blocks", "KV blocks in it.", [one.blocks for one in tiers]),

@@ -8,10 +8,10 @@ TASKS = "/proc/{}/task"
 
 
 def set_niceness(niceness: int, process: int | str = "self") -> bool:
-    """For all threads of a process; False where a lower one is not for us to take.
+    """Set it for all threads of a process; False if that is not permitted.
 
-    On Linux each thread has its own, which those that it starts begin with. To give way less
-    than before takes CAP_SYS_NICE.
+    On Linux each thread has its own niceness, inherited from the thread that started it.
+    Lowering it requires CAP_SYS_NICE.
     """
     wanted = min(niceness, LEAST_PRIORITY)
     try:
@@ -19,7 +19,7 @@ def set_niceness(niceness: int, process: int | str = "self") -> bool:
             with suppress(ProcessLookupError):  # it has ended meanwhile
                 os.setpriority(os.PRIO_PROCESS, int(thread), wanted)
     except FileNotFoundError:
-        return True  # it has ended
+        return True  # the process has ended
     except PermissionError:
         return False
     return True

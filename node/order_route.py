@@ -18,7 +18,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class OrderRoute:
-    """With a cluster key only signed orders are executed; without one, all are."""
+    """With a cluster key only signed orders are executed; without one, all orders are."""
 
     controller: RoleController
     verifier: Verifier | None = None

@@ -67,7 +67,7 @@ def _serve(server: MoverServer) -> None:
         server.run()
     except (EOFError, ConnectionError):
         log.info("the engine process is gone")
-    except Exception:  # whatever it is, somebody reads the log
+    except Exception:  # whatever it is, it goes to the log
         log.exception("the transfer thread died")
     os._exit(1)
 

@@ -55,13 +55,13 @@ class Ranks:
     processes: Sequence[Process]
 
     def set_niceness(self, niceness: int) -> None:
-        """A step is as slow as its slowest rank, so all ranks get the same niceness."""
+        """Set the niceness of all ranks, since a step is as slow as its slowest rank."""
         for process in self.processes:
             set_niceness(niceness, process.pid)
 
 
 def start_ranks(job: EngineProcessConfig) -> Ranks:
-    """Start the processes; from now on the end of one of them ends this process."""
+    """Start the processes; from now on this process ends if one of them does."""
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     ranks = range(1, job.engine.tensor_parallel_size)
     pairs = [socket.socketpair() for _ in ranks]

@@ -26,7 +26,7 @@ class EngineControl(Protocol):
 
     @property
     def load(self) -> EngineLoad:
-        """How full it is."""
+        """The engine's load."""
 
     @property
     def quiescent(self) -> asyncio.Event:
@@ -60,7 +60,7 @@ class RoleController:
     _ordered: asyncio.Event = field(default_factory=asyncio.Event)
 
     def execute(self, order: NodeOrder) -> OrderResult:
-        """Raises OrderRefused where it is for another process, or too late."""
+        """Execute one order; raises OrderRefused if it is for another process, or too late."""
         identity = self.identity
         if order.to != identity.registration.node_id:
             raise OrderRefused(f"this is node {identity.registration.node_id}")
@@ -89,7 +89,7 @@ class RoleController:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Change the role when ordered, until cancelled."""
         while True:
             await self._ordered.wait()
             self._ordered.clear()
@@ -98,7 +98,7 @@ class RoleController:
                 await self._change_role(role)
 
     async def _wait_until_empty(self) -> bool:
-        """Until no leg is left that can end or migrate; False if another order came."""
+        """Wait until no leg is left that can end or migrate; False if another order came."""
         for patience_s in (self.patience_s, MIGRATION_S):
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):

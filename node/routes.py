@@ -42,7 +42,7 @@ LegEvents = AsyncGenerator[Event | None]
 class NodeRoutes:
     """Serves legs from the engine. `legs` finds the leg of a call whose body names none.
 
-    Grammars are checked here as well, as not every proxy checks them.
+    Grammars are checked here as well, since not every proxy checks them.
     """
 
     engine: EngineClient
@@ -61,7 +61,7 @@ class NodeRoutes:
         return routes
 
     async def health(self) -> tuple[Response, int]:
-        """Whether the engine process is healthy; 503 with the reason if not."""
+        """GET /health: 200 if the engine process is healthy, otherwise 503 with the reason."""
         trouble = self.engine.trouble
         return jsonify(status=trouble or "ok"), UNAVAILABLE if trouble else 200
 
@@ -72,11 +72,11 @@ class NodeRoutes:
         )
 
     async def server_info(self) -> Response:
-        """The registration, for a proxy that an operator has added this node to."""
+        """GET /server_info: the registration, for proxies that added this node by hand."""
         return jsonify(to_map(self.registration()))
 
     async def generate(self) -> Response:
-        """Run one leg, streamed or not."""
+        """POST /inference/v1/generate: run one leg, streamed or not."""
         outer_id = request.headers.get("X-Request-Id") or uuid4().hex
         try:
             body = await request.get_data(as_text=False)
@@ -111,7 +111,7 @@ class NodeRoutes:
 
 
 async def _streamed(call: NodeCall, events: LegEvents) -> Response:
-    """The response starts with the first event, so that a refusal has its own HTTP status.
+    """Start the response with the first event, so that a refusal has its own HTTP status.
 
     A retryable failure is an event of the stream, which says which node failed.
     """
@@ -146,7 +146,7 @@ def _frame(call: NodeCall, event: Event | None, ticket: KvTicket | None) -> byte
 
 
 def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:
-    """The body is the same as the event in a stream."""
+    """Refuse with the body that the event would have in a stream."""
     frame = encode_event(request_id, failed).removeprefix(b"data: ").strip()
     headers = {"Retry-After": str(NodeLeaving.retry_after_s)} if failed.leaving else None
     return Response(frame, status_of(failed), headers, content_type=JSON)

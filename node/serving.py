@@ -19,7 +19,7 @@ class NodeServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn's signal handlers are not installed."""
+        """Do not install uvicorn's signal handlers."""
         yield
 
     def stop_reading(self) -> None:

@@ -1,6 +1,6 @@
 """Refuses HTTP calls that are not signed with the cluster key, before their body is read.
 
-Every path needs a signature but /health and /metrics.
+Every path needs a signature, except /health and /metrics.
 """
 
 import logging
@@ -20,7 +20,7 @@ from kv_transfer.side_channel.log_throttle import LogThrottle
 
 UNAUTHORIZED, FORBIDDEN = 401, 403
 READS = {"GET", "HEAD"}
-OPEN = {"/health", "/metrics"}  # for load balancers and Prometheus, which know no key
+OPEN = {"/health", "/metrics"}  # for load balancers and Prometheus, which do not know the key
 HEADER = SIGNATURE.lower().encode()
 MOST_SENDERS = 1024
 
@@ -40,7 +40,7 @@ class SignedCallsOnly:
     _senders: dict[str, LogThrottle] = field(default_factory=dict)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
-        """See ASGI. Anything but HTTP is an error: it would need a check of its own."""
+        """See ASGI. Anything but HTTP raises an error: it would need its own check."""
         if scope["type"] != "http":
             raise NotImplementedError(f"{scope['type']} at a node's door")
         if not _is_open(scope):
@@ -64,7 +64,7 @@ class SignedCallsOnly:
         self.refused.labels(error.reason).inc()
         sender = scope["client"][0] if scope.get("client") else "somebody"
         junk = self._senders.pop(sender, None) or LogThrottle()
-        self._senders[sender] = junk  # the latest last
+        self._senders[sender] = junk  # most recently seen last
         while len(self._senders) > MOST_SENDERS:
             del self._senders[next(iter(self._senders))]
         if count := junk.count_one(self.clock()):
@@ -88,5 +88,5 @@ async def _refuse(send: Any, error: BadSignature) -> None:  # noqa: ANN401
 
 
 def refusal(status: int, error: BadSignature) -> ErrorBody:
-    """OpenAI's error body; its code tells a proxy that the node has refused the signature."""
+    """OpenAI's error body; its code tells a proxy that the node refused the signature."""
     return error_body(status, str(error), code=REFUSED)

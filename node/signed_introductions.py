@@ -31,7 +31,7 @@ class SignedIntroductions:
     _stamps: SigningTimes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """No name has been seen yet."""
+        """Start without any name seen."""
         self._verifier, self._stamps = Verifier(self.key, NAME), SigningTimes(self.wall_clock)
 
     def said(self, name: Peer, to: Address) -> bytes:
@@ -40,7 +40,7 @@ class SignedIntroductions:
         return SIGNED + pack(sign(message, self.key, wall_time=self._stamps.another()))
 
     def read(self, said: bytes, here: Address) -> Peer:
-        """See Introductions; BadSignature's texts are what a sink is told."""
+        """See Introductions; the sink is told the text of a BadSignature."""
         if not said.startswith(SIGNED):
             why = "there is a key here, and this is not signed"
             raise NotIntroduced(f"{why}: {OTHER_KEY}", UNSIGNED)

@@ -1,4 +1,4 @@
-"""Serves the model's tokenizer and chat template to proxies that have none of their own."""
+"""Serves the model's tokenizer and chat template to proxies that do not have them."""
 
 import logging
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def parcel_of(config: NodeConfig, codec: TextCodec) -> TextParcel | None:
-    """The node's text files; None, with a warning in the log, where they cannot be read."""
+    """The node's text files; None, with a warning in the log, if they cannot be read."""
     tokenizer = config.tokenizer or config.model
     try:
         return gather(config.model, tokenizer, config.generation_config, codec)
@@ -26,7 +26,7 @@ def parcel_of(config: NodeConfig, codec: TextCodec) -> TextParcel | None:
 
 @dataclass(frozen=True, slots=True)
 class TextFilesRoute:
-    """GET /model/text_files."""
+    """Serves GET /model/text_files."""
 
     parcel: TextParcel | None
 
@@ -37,7 +37,7 @@ class TextFilesRoute:
         return routes
 
     async def give(self) -> Response:
-        """The parcel that this node's registration names."""
+        """The parcel whose digest is in this node's registration."""
         if self.parcel is None:
             return Response("there are no text files here\n", NOT_FOUND)
         return Response(self.parcel.data, mimetype=MSGPACK)

@@ -1,4 +1,4 @@
-"""What a node lends to other nodes' prefix caches: prompts it has run, answers it has given."""
+"""What a node lends to other nodes' prefix caches: KV of prompts and of answers."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from kv_transfer.api import KvSource, Sealed, Settled
 
 @dataclass(slots=True)
 class CacheLender:
-    """Holds what it lends from `answer` until its offer has settled."""
+    """Holds the lent blocks from `answer_requests` until their offer has settled."""
 
     engine: Engine
     source: KvSource
@@ -16,7 +16,7 @@ class CacheLender:
     _count: int = 0
 
     def answer_requests(self) -> None:
-        """To each that has asked: the first of the blocks it named, as many as are here."""
+        """Answer each loan request with the leading blocks it names, as many as are here."""
         size = self.engine.info.block_size
         for asked in self.source.loan_requests():
             self._count += 1
@@ -24,12 +24,13 @@ class CacheLender:
             if not (blocks := self.engine.lend(name, asked.keys)):
                 self.source.decline(asked)
                 continue
-            last = asked.keys[len(blocks) - 1]  # names these tokens, and all before them
+            # the hash covers these tokens and all before them
+            last = asked.keys[len(blocks) - 1]
             sealed = Sealed(len(blocks) * size, 0, tokens_digest=last)
             self._names[self.source.lend(asked, name, blocks, sealed)] = name
 
     def settle(self, settled: Settled) -> bool:
-        """Take the blocks back; False if this ticket is none of ours."""
+        """Take the blocks back; False if this ticket is not a loan."""
         name = self._names.pop(settled.ticket_id, None)
         if name is not None:
             self.engine.give_back(name)

@@ -1,4 +1,4 @@
-"""What a pooling leg is: a prompt that is run, pooled, and gone. No KV leaves with it."""
+"""The pooling leg: a prompt is run and pooled, and its KV is not handed over."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ RequestEvent = tuple[RequestId, PoolingEvent]
 
 @dataclass(slots=True)
 class PoolingWorker:
-    """Owns every pooling request from `submit` until its vectors are told."""
+    """Owns every pooling request from `submit` until its vectors are reported."""
 
     engine: Engine
     clock: Callable[[], float]
@@ -30,12 +30,12 @@ class PoolingWorker:
         return []
 
     def abort(self, request_id: RequestId) -> None:
-        """Stop it in any state; ids that are over are fine."""
+        """Stop it in any state; ids that have ended are ignored."""
         if self._since.pop(request_id, None) is not None:
             self.engine.release(request_id)
 
     def admit(self, admitted: Iterable[Admitted]) -> Iterator[RequestEvent]:
-        """These run from now on."""
+        """Report the requests that run from now on."""
         for one in admitted:
             rid = one.request_id
             if (since := self._since.get(rid)) is not None:
@@ -44,7 +44,7 @@ class PoolingWorker:
                 yield rid, StageEvent("queue", now - since)
 
     def book(self, result: StepResult) -> Iterator[RequestEvent]:
-        """The vectors that a batch has brought."""
+        """The events of a batch's finished vectors."""
         for one in result.pooled:
             rid = one.request_id
             yield rid, StageEvent("pool", self.clock() - self._since.pop(rid))

@@ -55,7 +55,7 @@ def create_app(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Quart:
-    """Everything it needs is passed in, and owned by the caller."""
+    """Build the app; everything it needs is passed in, and owned by the caller."""
     app = Quart("proxy")
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
     app.register_blueprint(
@@ -152,7 +152,7 @@ def _tell(
     registry, metrics = door.pipeline.registry, door.metrics
 
     def generates() -> bool:
-        """Whether any of the models does, as far as is known."""
+        """Whether any of the models generates, as far as is known."""
         known = [served.pooling for served in models.listed()]
         return not known or any(one is None or one.generates for one in known)
 
@@ -196,13 +196,15 @@ def _tell_timelines(app: Quart, reports: ClusterReports, guard: Guard) -> None:
 
 
 class UnknownRequest(ApiError):
-    """Or somebody else's: who asks is not told which."""
+    """Unknown, or somebody else's; the client is not told which."""
 
     status = 404
 
 
 def _refusal(path: str, error: ApiError, version: str | None) -> Response:
-    """In the client's form, and in OpenAI's the `detail` that clients of vLLM's proxy read."""
+    """The error in the client's format; in OpenAI's, with the `detail` that clients of vLLM's
+    proxy read.
+    """
     told = body_of(error)
     body = msgspec.to_builtins(error_response(path, error.status, told, None, version))
     beside = {} if wants_anthropic_format(path, version) else {"detail": told.error.message}

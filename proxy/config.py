@@ -46,7 +46,9 @@ AT_LEAST_HERE = {"drain_timeout_s": 0.0, "max_model_len": 1, "max_logprobs": -1}
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyOptions:
-    """What does not depend on where it runs. No slots: it has an heir with another base."""
+    """The settings that do not depend on where the proxy runs. No slots: UpConfig inherits from
+    two dataclasses.
+    """
 
     api_key: tuple[str, ...] = ()
     """Keys of clients, any of which opens the door; without one it is open."""
@@ -243,9 +245,9 @@ class ProxyConfig(ProxyOptions):
 
     @property
     def limits(self) -> AdmissionLimits:
-        """What may be at work and in line, of all and of each node.
+        """The limits on running and queued requests, in all and for each node.
 
-        Nobody waits for a prefill node where decode nodes may run prompts.
+        No request waits for a prefill node if decode nodes may run prompts.
         """
         waits = self.local_prefill == "never"
         return AdmissionLimits(
@@ -258,17 +260,17 @@ class ProxyConfig(ProxyOptions):
 
     @property
     def node_limits(self) -> LoadLimit:
-        """What one decode node may have of this proxy."""
+        """The limits of one decode node."""
         return LoadLimit(self.max_requests_per_node, self.max_tokens_per_node)
 
     @property
     def prefill_node_limits(self) -> LoadLimit:
-        """What one prefill node may have of this proxy."""
+        """The limits of one prefill node."""
         return LoadLimit(self.max_requests_per_prefill_node, self.max_tokens_per_prefill_node)
 
     @property
     def key_limits(self) -> KeyLimits:
-        """What a key may have of which nothing else is said."""
+        """The limits of a key that has none of its own."""
         return KeyLimits(
             max_requests=self.max_requests_per_key,
             max_tokens=self.max_tokens_per_key,
@@ -279,20 +281,20 @@ class ProxyConfig(ProxyOptions):
 
     @property
     def policies(self) -> tuple[Policy, Policy]:
-        """For prefill and for decode."""
+        """The policies for prefill and for decode."""
         return self.prefill_policy or self.policy, self.decode_policy or self.policy
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What clients call the model that these settings are of."""
+        """The names that clients use for the model of these settings."""
         return self.served_model_name or ((self.model,) if self.model else ("model",))
 
     @property
     def models(self) -> frozenset[str]:
-        """What nodes call the model that these settings are of; empty: nobody said."""
+        """The names that nodes use for the model of these settings; empty: none is set."""
         return frozenset(name for name in (*self.served_model_name, self.model) if name)
 
     @property
     def text_folder(self) -> str | None:
-        """Where the tokenizer is; None: nodes bring it."""
+        """The folder with the tokenizer; None: nodes provide it."""
         return self.tokenizer or self.model

@@ -77,19 +77,20 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: ProxyConfig) -> None:
-    """Serve until a signal to stop; streams that run may finish within --drain-timeout-s.
+    """Serve until a signal to stop; running streams may finish within --drain-timeout-s.
 
-    SystemExit with the reason where it cannot.
+    Raises SystemExit with the reason if that is impossible.
     """
     start_logging(config.log_level, lossy=config.supervisor_fd is not None)
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # unsaid
-    # Nor who calls: https://docs.python.org/3/howto/logging.html#optimization
+    # not in our log format
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    # Nor is the caller: https://docs.python.org/3/howto/logging.html#optimization
     logging._srcfile = None
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     for stop in STOP_SIGNALS:
-        signal.signal(stop, signal.SIG_DFL)  # the end, until there is something to finish
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
+        signal.signal(stop, signal.SIG_DFL)  # end at once, until there is something to finish
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to reload
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(ProxyProcess.open(config)))
@@ -118,7 +119,7 @@ async def _serve(process: ProxyProcess) -> None:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         parts = instances, catalogue, secrets.watch, ingress.gate, ingress.limiter
         helpers = [process.feed_registry(registry), *(part.run() for part in parts)]
-        # whoever says no model has ours, if we were told of one
+        # nodes that register no model have the configured one, if there is one
         helpers.append(ModelNameProbe(session, registry, fixed_name=bool(config.models)).run())
         if process.hub is not None:
             rates = ingress.gate.admission.rates
@@ -147,7 +148,7 @@ def build(
     ingress: Ingress,
     guard: Guard,
 ) -> Quart:
-    """The app of these settings."""
+    """Build the app with these settings."""
     registry, health = instances.registry, models.health
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
     client = HttpNodeClient(
@@ -173,7 +174,7 @@ def build(
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and when it begins to stop; hears signals from then on."""
+    """Reports when it is ready and when it begins to stop; handles signals in between."""
 
     def __init__(
         self,
@@ -190,17 +191,17 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn raises them once more when all is done; here one is enough."""
+        """Do not raise signals again after the shutdown, as uvicorn does."""
         for stop in STOP_SIGNALS:
             signal.signal(stop, self.handle_exit)
         yield
 
     def stop(self) -> None:
-        """As on a first signal to."""
+        """Stop as on a first signal."""
         self.handle_exit(signal.SIGTERM, None)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """What /health says changes at once."""
+        """Make /health report that the proxy stops at once."""
         self.health.stopping = True
         super().handle_exit(sig, frame)
 
@@ -262,7 +263,7 @@ def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
 def _catalogue(
     config: ProxyConfig, registry: Registry, session: aiohttp.ClientSession
 ) -> Catalogue:
-    """Takes seconds where there is a tokenizer to load."""
+    """Build the catalogue; takes seconds if there is a tokenizer to load."""
     folder = config.text_cache_dir
     cache = ParcelCache(Path(folder).expanduser() if folder else default_folder())
     texts = ModelTextStore(
@@ -285,7 +286,7 @@ def _catalogue(
 
 
 def _own_text(config: ProxyConfig) -> ModelText | None:
-    """What goes before what nodes bring, if the settings have a tokenizer."""
+    """The settings' text, which overrides what nodes provide, if they have a tokenizer."""
     defaults = load_defaults(config.generation_config, config.model)
     if (folder := config.text_folder) is None:
         return None

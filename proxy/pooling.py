@@ -21,29 +21,29 @@ LOOK_AFTER_S = 1.0
 
 
 class PoolingClient(Protocol):
-    """The call that a proxy makes of a node."""
+    """The call that a proxy makes to a node."""
 
     async def pool(
         self, node: Node, requests: Sequence[PoolingRequest]
     ) -> Sequence[PooledEvent]:
-        """Raises NodeFailed; cancelling it is the abort."""
+        """Raises NodeFailed; cancelling it aborts the call."""
 
 
 @dataclass(slots=True)
 class _Tries:
     count: int = 0
-    begun: float = 0.0  # when the latest did
+    begun: float = 0.0  # when the latest one did
     failure: NodeFailed | ProxyExhausted | None = None
     failed: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingPipeline:
-    """An Embedder over many nodes, with the registry, policy and patience of `pipeline`.
+    """An Embedder over many nodes, with the registry, policy and timeouts of `pipeline`.
 
-    Only a prefill node is needed. Where none takes work, a decode node is asked: every node
-    can run a prompt. A node that the registry forgets while it is asked has failed: it may be
-    silent for as long as a batch of prompts takes, so its heartbeat is what is watched.
+    Only a prefill node is needed. If none takes work, a decode node is asked, since every node
+    can run a prompt. A node that leaves the registry during the call has failed: it may be
+    silent for as long as a batch of prompts takes, so its heartbeat is watched instead.
     """
 
     pipeline: Pipeline
@@ -73,7 +73,7 @@ class PoolingPipeline:
     def _begun(
         self, node: Node, tries: _Tries, requests: Sequence[PoolingRequest]
     ) -> Iterator[PoolingInFlight]:
-        """Half open, a node gets one call at a time; what it has to do counts in all plans."""
+        """Around a call: half-open, a node gets one at a time; its work counts in all plans."""
         health, plan = self.pipeline.health, Plan(None, node)
         lengths = [len(one.prompt) for one in requests]
         flight = self.pipeline.planner.pool(node, lengths, tries.begun)
@@ -85,7 +85,7 @@ class PoolingPipeline:
             health.end_attempt(plan, begun=tries.begun)
 
     async def _choose(self, request: PoolingRequest, tries: _Tries) -> Node:
-        """Where there is no node, wait for one as long as that makes sense."""
+        """Choose a node; if there is none, wait for one as long as that is worthwhile."""
         pipeline = self.pipeline
         if tries.count > 1 or (tries.count and not self._candidates(tries, request.model)):
             await pipeline.sleep(pipeline.backoff.delay_s(tries.count))
@@ -102,8 +102,9 @@ class PoolingPipeline:
             await asyncio.sleep(REPLAN_INTERVAL_S)
 
     def _candidates(self, tries: _Tries, model: Model | None) -> Sequence[Node]:
-        """One that is left alone, if it has not failed this very request, is better than none;
-        one that has is asked again when its breaker lets somebody try.
+        """The nodes to choose from. One with an open breaker is better than none if it has not
+        failed this request; one that has failed it is asked again when its breaker admits a
+        call.
         """
         registry, health, now = (
             self.pipeline.registry,

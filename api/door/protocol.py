@@ -35,8 +35,8 @@ class ParsingAborted(Exception):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. After a fault it is answered, if it can be, and closed: for a while the
-    client may still read the answer, while what it sends is dropped.
+    """One connection. After a fault it answers if it still can, and closes: for a short while
+    the client may still read the answer, while anything it sends is dropped.
     """
 
     def __init__(
@@ -48,31 +48,31 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**given)
         self.limiter, self._beside = limiter, beside
         self._ignores_input = False
-        self._begun = False  # a head
-        self._within = False  # a request whose head is there
-        self._large = False  # by its own word
-        self._fed = 0  # bytes of the last piece of data
-        self._wire = 0  # bytes since the request began
+        self._begun = False  # a head has begun
+        self._within = False  # inside a request whose head is complete
+        self._large = False  # by its own headers
+        self._fed = 0  # bytes in the last piece of data
+        self._wire = 0  # bytes received since the request began
         self._headers = self._pieces = self._body = self._held = 0
 
     @property
     def closing(self) -> bool:
-        """See Connection."""
+        """See LimitedConnection."""
         return self.transport.is_closing()
 
     @property
     def idle(self) -> ConnectionFault | None:
-        """See Connection."""
+        """See LimitedConnection."""
         if self._begun:
             return ConnectionFault.SLOW_HEAD
         return None if self._answering else ConnectionFault.IDLE
 
     def unsent(self) -> int:
-        """See Connection."""
+        """See LimitedConnection."""
         return self.transport.get_write_buffer_size()
 
     def unacknowledged_s(self) -> float:
-        """See Connection."""
+        """See LimitedConnection."""
         return unacknowledged_s(self.transport.get_extra_info("socket"))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -154,7 +154,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.limiter.bodies[self] = self._now()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
+        """A piece of the request's body arrived."""
         limiter = self.limiter
         self._pieces += 1
         self._body += len(body)
@@ -168,7 +168,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete; it may have been answered already."""
+        """The request is complete; it may already have been answered."""
         self._within = False
         self.limiter.bodies.pop(self, None)
         super().on_message_complete()
@@ -183,7 +183,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.limiter.bodies[self] = self._now()
 
     def end(self, fault: ConnectionFault) -> None:
-        """See Connection."""
+        """See LimitedConnection."""
         if self._ignores_input or fault.status is None or not self._can_answer:
             self.transport.abort()
         else:
@@ -219,11 +219,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _can_answer(self) -> bool:
-        """Whether no other response was started or is due first."""
+        """Whether no response has been started, and no earlier one is due."""
         return not self.pipeline and not (self._answering and self.cycle.response_started)
 
     def _check_sizes(self) -> None:
-        """Check what has not ended yet, too: a long line, chunks with long extensions."""
+        """Check the sizes of unfinished parts too: a long line, chunks with long extensions."""
         limits = self.limiter.limits
         if self._begun and self._wire > limits.head_bytes:
             raise ParsingAborted(ConnectionFault.LARGE_HEAD)

@@ -10,11 +10,11 @@ MS = 1e-3
 
 
 def unacknowledged_s(wire: socket.socket) -> float:
-    """Seconds since the host last acknowledged, while packets to it are outstanding.
+    """Seconds since the host's last ACK, while packets to it are outstanding.
 
-    0 where none are, or where the kernel does not tell (not Linux). A client process that is
-    stopped or reads nothing still has a host that acknowledges and answers window probes, so
-    this finds dead hosts and links only, unlike TCP_USER_TIMEOUT.
+    0 if none are outstanding, or if the kernel cannot tell (not Linux). The host of a client
+    process that is stopped or reads nothing still acknowledges packets and answers window
+    probes, so this finds only dead hosts and links, unlike TCP_USER_TIMEOUT.
     """
     option = getattr(socket, "TCP_INFO", None)
     if option is None or wire.family not in (socket.AF_INET, socket.AF_INET6):

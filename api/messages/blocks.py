@@ -22,14 +22,14 @@ Given = Mapping[str, Any]
 Blocks = str | list[dict[str, Any]]
 Name = Annotated[str, Meta(min_length=1)]
 BILLING_HEADER = "x-anthropic-billing-header"
-"""What a block begins with in which Claude Code says who pays. It is another in each request,
-and would keep all that follows out of every prefix cache.
+"""The prefix of a block in which Claude Code sends billing data. The data differs in each
+request, and would keep all text after it out of every prefix cache.
 """
 ERROR_PREFIX = "Error:"
 
 
 class InputMessage(msgspec.Struct, frozen=True):
-    """A message of a body."""
+    """A message in a body."""
 
     role: Literal["user", "assistant", "system"]
     content: Blocks
@@ -77,7 +77,7 @@ def messages_of(given: Sequence[Given], system: Blocks | None) -> list[JsonObjec
     conversation = Conversation()
     if instructions := _instructions(system):
         conversation.add_instructions(instructions)
-    held = list[tuple[InputMessage, str]]()  # nothing stands between a call and its result
+    held = list[tuple[InputMessage, str]]()  # nothing may come between a call and its result
     for index, one in enumerate(given):
         path = f"messages[{index}]"
         message = convert(one, InputMessage, path)
@@ -120,7 +120,7 @@ def _add_message(message: InputMessage, path: str, conversation: Conversation) -
 
 
 def _add_assistant_block(block: Given, path: str, conversation: Conversation) -> None:
-    """A block of the assistant's."""
+    """Add a content block of the assistant."""
     match block.get("type"):
         case "text":
             conversation.turn.content.append(_text_block(block, path))
@@ -132,13 +132,13 @@ def _add_assistant_block(block: Given, path: str, conversation: Conversation) ->
             if text := thought.thinking or hidden_thinking_of(thought.signature or ""):
                 conversation.turn.add_reasoning(text)
         case "redacted_thinking":
-            pass  # it is another server's, which alone can read it
+            pass  # only the server that made it can read it
         case kind:
             raise _unknown(kind, path, "text, tool_use and thinking")
 
 
 def _arguments(given: dict[str, Any], path: str) -> str:
-    """With blanks, as models write it."""
+    """Arguments as JSON with spaces, as models write it."""
     try:
         return json.dumps(given, ensure_ascii=False)
     except RecursionError as error:
@@ -146,7 +146,7 @@ def _arguments(given: dict[str, Any], path: str) -> str:
 
 
 def _add_user_blocks(blocks: Sequence[tuple[Given, str]], conversation: Conversation) -> None:
-    """Tool results, and then the user's text."""
+    """Add tool results, and then the user's text."""
     texts = list[JsonObject]()
     returned = False
     for block, path in blocks:
@@ -172,7 +172,7 @@ def _add_system_texts(texts: list[JsonObject], conversation: Conversation) -> No
 
 
 def _append_texts(texts: list[JsonObject], conversation: Conversation, *roles: str) -> None:
-    """Add to the last message, if it is of one of these roles, or else as a user's message."""
+    """Append to the last message if it has one of these roles, or else add a user message."""
     before = conversation.finish()
     if before and before[-1]["role"] in roles:
         before[-1]["content"] += texts
@@ -206,7 +206,7 @@ def _text(text: str) -> JsonObject:
 
 
 def _unknown(kind: object, path: str, known: str) -> BadRequest:
-    """The refusal of a block type that no model here can read, as images and documents."""
+    """The refusal of a block type that no model here can read, such as images and documents."""
     told = f"blocks of type {kind}" if isinstance(kind, str) else "blocks without a type"
     why = f"{path}.type: {told} are not supported here, only those of {known}"
     return BadRequest(why, f"{path}.type")

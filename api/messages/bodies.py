@@ -13,7 +13,7 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
 class CustomTool(msgspec.Struct, frozen=True):
-    """A tool that clients run; its other keys are told to nobody."""
+    """A tool that clients run; its other keys are ignored."""
 
     name: FunctionName
     input_schema: dict[str, Any]
@@ -23,7 +23,7 @@ class CustomTool(msgspec.Struct, frozen=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
-    """Whether a tool is to be called; `name` is of the one that has to be."""
+    """Whether a tool is to be called; `name` is the tool that must be called."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -31,8 +31,8 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class ThinkingConfig(msgspec.Struct, frozen=True):
-    """Whether the model is to think. `budget_tokens` bind nobody; `omitted`: what it thought is
-    told in the block's signature alone.
+    """Whether the model is to think. `budget_tokens` have no effect; `omitted`: the reasoning
+    is sent only in the block's signature.
     """
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
@@ -41,27 +41,27 @@ class ThinkingConfig(msgspec.Struct, frozen=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """What the text must look like."""
+    """The format that the text must have."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
 class OutputConfig(msgspec.Struct, frozen=True):
-    """How the answer is wanted."""
+    """Settings of the output: its format and the effort."""
 
     effort: Effort | None = None
     format: OutputFormat | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """Who asks: the session, where there is no `session_id`."""
+    """Metadata; its user id is the session if there is no `session_id`."""
 
     user_id: str | None = None
 
 
 class CountBody(TextBody, frozen=True, kw_only=True):
-    """POST /v1/messages/count_tokens: what the prompt is made of, and all else for nothing."""
+    """POST /v1/messages/count_tokens: fields that make the prompt; others have no effect."""
 
     messages: list[dict[str, Any]]
     system: str | list[dict[str, Any]] | None = None
@@ -79,29 +79,29 @@ class CountBody(TextBody, frozen=True, kw_only=True):
 
 
 class MessagesBody(CountBody, frozen=True, kw_only=True):
-    """POST /v1/messages: Anthropic's fields, and beside them those of chats here."""
+    """POST /v1/messages: Anthropic's fields, and those of chats here."""
 
     max_tokens: Count
 
     @property
     def hides_thinking(self) -> bool:
-        """Whether thoughts are told in signatures alone."""
+        """Whether reasoning is sent only in signatures."""
         return self.thinking is not None and self.thinking.display == "omitted"
 
 
 Kind = TypeVar("Kind", bound=CountBody)
 SHARED = frozenset(TextBody.__struct_fields__)
-"""What means here what it means in a chat."""
+"""Fields that mean the same here as in a chat."""
 assert frozenset(RequestBody.__struct_fields__) <= SHARED
 
 
 def read_messages(data: bytes) -> MessagesBody:
-    """Raises BadRequest, whatever the bytes are."""
+    """Decode and check the body; raises BadRequest for any invalid bytes."""
     return _read(data, MessagesBody)
 
 
 def read_count(data: bytes) -> CountBody:
-    """Raises BadRequest, whatever the bytes are."""
+    """Decode and check the body; raises BadRequest for any invalid bytes."""
     return _read(data, CountBody)
 
 

@@ -28,7 +28,7 @@ class MessageBuilder:
     finish: FinishReason | None = None
     stop_string: str | None = None
     _open: OpenBlock | None = None
-    _delta_prefix: bytes = b""  # what all delta events of the open block begin with
+    _delta_prefix: bytes = b""  # how all delta events of the open block begin
 
     @property
     def can_append(self) -> bool:

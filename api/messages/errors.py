@@ -1,4 +1,4 @@
-"""What a refusal looks like to clients of messages, wherever it is made. Pure."""
+"""Error bodies of the messages endpoints, wherever the error is raised. Pure."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ TYPES: Mapping[int, str] = {
 
 
 class MessagesErrorCode(msgspec.Struct, frozen=True):
-    """Why, for machines."""
+    """The reason in machine-readable form."""
 
     error_code: str
 
@@ -34,19 +34,19 @@ class MessagesErrorDetail(msgspec.Struct, frozen=True):
 
 
 class MessagesError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
-    """An answer, or the last event of a stream."""
+    """The body of an error, or the last event of a stream."""
 
     error: MessagesErrorDetail
     request_id: str | None
 
 
 def is_of_messages(path: str) -> bool:
-    """Whether a path is one of theirs, whatever is there."""
+    """Whether a path belongs to the messages endpoints, even if nothing is served there."""
     return path == PATH or path.startswith(f"{PATH}/")
 
 
 def error_of(status: int, error: ErrorBody, request_id: str | None) -> MessagesError:
-    """The same in their words."""
+    """An error body in Anthropic's format."""
     other = "api_error" if status >= SERVER_ERROR else "invalid_request_error"
     said, kind = error.error, TYPES.get(status, other)
     details = UNSET if said.code is None else MessagesErrorCode(said.code)

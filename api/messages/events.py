@@ -9,36 +9,36 @@ from api.usage import Timings
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
-    """The first: nothing was said yet."""
+    """The first event: the message is still empty."""
 
     message: MessageAnswer
 
 
 class Ping(msgspec.Struct, frozen=True, tag_field="type", tag="ping"):
-    """The second, which says nothing."""
+    """The second event, which has no data."""
 
 
 class BlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_start"):
-    """A block begins, with nothing in it."""
+    """A block begins, still empty."""
 
     index: int
     content_block: Block
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta"):
-    """More of a text."""
+    """More of a text block."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking_delta"):
-    """More of a thought."""
+    """More of a thinking block."""
 
     thinking: str
 
 
 class SignatureDelta(msgspec.Struct, frozen=True, tag_field="type", tag="signature_delta"):
-    """All of a thought's signature, at its end."""
+    """The whole signature of a thinking block, at its end."""
 
     signature: str
 
@@ -53,27 +53,27 @@ Delta = TextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
 class BlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_delta"):
-    """More of the block that is open."""
+    """More of the open block."""
 
     index: int
     delta: Delta
 
 
 class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
-    """It is over."""
+    """The open block is complete."""
 
     index: int
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Why there is no more."""
+    """The reason for which the message ended."""
 
     stop_reason: StopReason | None
     stop_sequence: str | None
 
 
 class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """What the message has besides its content; the usage is that of all of it."""
+    """The message's fields beside its content; the usage is that of the whole message."""
 
     delta: Stop
     usage: MessageUsage
@@ -81,7 +81,7 @@ class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_d
 
 
 class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
-    """The last."""
+    """The last event."""
 
 
 Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
@@ -96,10 +96,10 @@ def frame_of(event: Event | MessagesError) -> bytes:
 
 
 def delta_prefix(event: BlockDelta) -> bytes:
-    """The frame of an empty delta up to its text: all deltas of a block begin so."""
+    """The frame of an empty delta up to its text: all deltas of a block begin like this."""
     return frame_of(event).removesuffix(EMPTY_DELTA_END)
 
 
 def delta_frame(begin: bytes, text: str) -> bytes:
-    """The frame of one more delta."""
+    """The frame of one delta."""
     return b"%b%b}}\n\n" % (begin, msgspec.json.encode(text))

@@ -1,8 +1,8 @@
-"""Fields of POST /v1/messages that are refused by name, each with what to do instead.
+"""Fields of POST /v1/messages that are refused by name, each with an alternative.
 
-A value that changes nothing is taken, as at the other endpoints. So is what only says how
-Anthropic's own servers are to go about it: caching, their regions, bills and diagnoses, and
-what they are to clear of a conversation, of which nothing is cleared here.
+A value that changes nothing is accepted, as at the other endpoints. So are fields that only
+control how Anthropic's own servers work: caching, regions, billing, diagnoses, and what to
+clear of a conversation; nothing is cleared here.
 """
 
 from collections.abc import Mapping
@@ -40,15 +40,15 @@ MESSAGES: Mapping[str, tuple[object, ...]] = {
 
 
 class NoThreads(BadRequest):
-    """A conversation was to be kept, or one that was is to go on. Anthropic's clients know by
-    the code that all of it has to be sent, and send it.
+    """The client asked to keep a conversation, or to continue one. Anthropic's clients
+    recognise the code, and then send the whole conversation.
     """
 
     code = "thread_unsupported_request"
 
 
 def refuse_threads(given: Mapping[str, object]) -> None:
-    """Raises NoThreads."""
+    """Raises NoThreads if the body asks for a stored conversation."""
     if given.get("thread") is not None:
         why = "thread: no conversation is kept here: send all of it as messages"
         raise NoThreads(why, "thread")

@@ -10,7 +10,7 @@ from api.models import ModelCard, ModelList
 
 
 class ModelInfo(msgspec.Struct, frozen=True, tag_field="type", tag="model"):
-    """One name. `created_at` is in the form of RFC 3339, `max_input_tokens` the context."""
+    """A model name; `created_at` as in RFC 3339, `max_input_tokens` the context length."""
 
     id: str
     display_name: str
@@ -20,7 +20,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag_field="type", tag="model"):
 
 
 class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
-    """All names: there is one page."""
+    """All model names: there is only one page."""
 
     data: Sequence[ModelInfo]
     has_more: Literal[False] = False
@@ -29,13 +29,13 @@ class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def info_of(card: ModelCard) -> ModelInfo:
-    """The same of one."""
+    """One model in Anthropic's form."""
     created = datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return ModelInfo(card.id, card.id, created, card.max_model_len)
 
 
 def page_of(models: ModelList) -> ModelPage:
-    """The same of all."""
+    """All models in Anthropic's form."""
     ids = [card.id for card in models.data]
     first, last = (ids[0], ids[-1]) if ids else (None, None)
     return ModelPage(data=list(map(info_of, models.data)), first_id=first, last_id=last)

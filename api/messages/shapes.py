@@ -1,4 +1,4 @@
-"""What POST /v1/messages answers: the message, and the blocks of its content."""
+"""The answers of POST /v1/messages: the message, and the blocks of its content."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,20 +16,20 @@ EMPTY_INPUT = Raw(b"{}")
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """What the model said."""
+    """A block of text."""
 
     text: str
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
-    """What it thought."""
+    """A block of the model's reasoning."""
 
     thinking: str
     signature: str
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
-    """A tool that the client is to run. `id` goes with what it comes to."""
+    """A tool call for the client to run. `id` also goes with the call's result."""
 
     id: str
     name: str
@@ -40,13 +40,15 @@ Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
-    """How much of the answer was thought."""
+    """How many tokens of the answer were reasoning."""
 
     thinking_tokens: int
 
 
 class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompt has all three of the first; nobody counts what was put into caches."""
+    """Token counts. The prompt is the sum of the first three; tokens written to caches are not
+    counted.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -70,13 +72,13 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class OriginalTokens(msgspec.Struct, frozen=True):
-    """Before anything was cleared of a conversation, and nothing is."""
+    """The token count before anything was cleared of the conversation; nothing ever is."""
 
     original_input_tokens: int
 
 
 class TokenCount(msgspec.Struct, frozen=True):
-    """What a prompt would have."""
+    """How many tokens the prompt would have."""
 
     input_tokens: int
     context_management: OriginalTokens | UnsetType = UNSET
@@ -94,7 +96,7 @@ def new_message(answer: Answer) -> MessageAnswer:
 
 
 def message_usage(answer: Answer) -> MessageUsage:
-    """The tokens up to now, in Anthropic's fields."""
+    """The tokens so far, in Anthropic's fields."""
     usage = usage_of(answer)
     cached = usage.prompt_tokens_details.cached_tokens
     details = usage.completion_tokens_details

@@ -1,4 +1,4 @@
-"""Converts a body of POST /v1/messages into the chat that asks for the same."""
+"""Converts a body of POST /v1/messages into the equivalent chat."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -43,21 +43,21 @@ FIELD_NAMES = ErrorFieldNames(
 
 
 class MessagesChat(ChatBody, frozen=True, kw_only=True):
-    """A chat whose `max_tokens` mean what they mean in messages."""
+    """A chat whose `max_tokens` have the meaning that they have in messages."""
 
     @property
     def clamps_max_tokens(self) -> bool:
-        """A limit, not a wish: clients that do not know the model name a large one."""
+        """Always: clients that do not know the model send a large number as a limit."""
         return True
 
     @property
     def only_echo(self) -> bool:
-        """With 0 of them the prompt is run for those that come after it, and nothing said."""
+        """With `max_tokens` 0 the prompt is only run, for the sake of later requests."""
         return self.max_tokens == 0
 
 
 def chat_of(body: CountBody) -> MessagesChat:
-    """The same request as a chat; raises BadRequest."""
+    """The request as a chat; raises BadRequest."""
     messages = messages_of(body.messages, body.system)
     config, thinking = body.output_config or OutputConfig(), body.thinking
     thinks = thinking is None or thinking.type != "disabled"
@@ -84,7 +84,7 @@ def chat_of(body: CountBody) -> MessagesChat:
 
 def error_for_messages(error: ApiError) -> ApiError:
     """A chat's error with the field names of messages. A prompt that is too long is reported in
-    Anthropic's words, by which clients know that they have to shorten the conversation.
+    Anthropic's words, from which clients know that they have to shorten the conversation.
     """
     if isinstance(error, ContextTooLong) and error.context is not None:
         prompt = error.prompt or f"more than {2 * error.context}"
@@ -95,12 +95,12 @@ def error_for_messages(error: ApiError) -> ApiError:
 
 
 def _continues(last: Mapping[str, Any]) -> bool:
-    """Whether the answer is to go on where the assistant's own words end."""
+    """Whether the answer continues the assistant's last message."""
     return bool(last["role"] == "assistant" and last["content"] and "tool_calls" not in last)
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """As chats have them."""
+    """The tools as a chat has them."""
     return [_tool(one, f"tools[{index}]") for index, one in enumerate(given)]
 
 
@@ -134,7 +134,7 @@ def _choice(choice: ToolChoice | None) -> ChatToolChoice | None:
 
 
 def _format(body: CountBody, config: OutputConfig) -> dict[str, Any] | None:
-    """Under the name that it has, or under the one that it had once."""
+    """The output format, from the field's current name or from its former one."""
     if (given := config.format or body.output_format) is None:
         return None
     return {"type": given.type, "json_schema": {"schema": given.schema}}

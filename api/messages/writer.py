@@ -1,4 +1,4 @@
-"""Writes one message down: whole, or as the events of a stream."""
+"""Writes one message, whole or as the events of a stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from engine.request import FinishReason
 
 @dataclass(slots=True)
 class MessageWriter:
-    """What Writer is to chats."""
+    """Writes messages; the counterpart of AnswerWriter."""
 
     answer: Answer
     body: MessagesBody
@@ -28,7 +28,7 @@ class MessageWriter:
     _failure: MessagesError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Nothing was said yet."""
+        """Begin without any text."""
         calling = self.answer.request.calling
         self.builder = MessageBuilder(
             calling.new_stream() if calling else None, self.body.hides_thinking
@@ -36,12 +36,12 @@ class MessageWriter:
 
     @property
     def streams(self) -> bool:
-        """See Writer, here and below."""
+        """See AnswerWriter, here and below."""
         return bool(self.body.stream)
 
     @property
     def num_prompt_logprobs(self) -> int:
-        """Prompts are not told of."""
+        """0: the log-probabilities of prompts are not reported."""
         return 0
 
     def opening(self) -> bytes:
@@ -49,20 +49,20 @@ class MessageWriter:
         return frame_of(MessageStart(new_message(self.answer))) + frame_of(Ping())
 
     def frame(self, piece: TextPiece) -> bytes:
-        """The events of a piece, empty where it says nothing."""
+        """The events of a piece; empty if it adds nothing."""
         return self.builder.add_piece(piece)
 
     def closing(self) -> bytes:
-        """Nothing: all is said with the end."""
+        """Empty: the ending has it all."""
         return b""
 
     def failing(self, status: int, error: ErrorBody) -> bytes:
-        """Nothing either: the end will say it."""
+        """Empty: the ending reports the failure."""
         self._failure = error_of(status, error, self.answer.request.outer_id)
         return b""
 
     def ending(self) -> bytes:
-        """The last events, by which a client knows that they are the last."""
+        """The last events; from them a client knows that the stream is complete."""
         self.over = True
         if self._failure is not None:
             return frame_of(self._failure)
@@ -70,7 +70,7 @@ class MessageWriter:
         return frame_of(delta) + frame_of(MessageStop())
 
     def whole(self, pieces: Sequence[TextPiece]) -> MessageAnswer:
-        """The answer that is not streamed is what a stream adds up to."""
+        """The unstreamed answer: the sum of what a stream would send."""
         for piece in pieces:
             self.builder.add_piece(piece)
         stop = self._stop

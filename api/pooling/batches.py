@@ -29,7 +29,7 @@ class Vector:
 
     @property
     def values(self) -> list[float]:
-        """All of them, row by row."""
+        """All numbers, row by row."""
         values: list[float] = self.rows.ravel().tolist()
         return values
 
@@ -42,7 +42,11 @@ class PoolingBatches:
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BATCHES_AT_ONCE))
 
     async def run(self, requests: Sequence[PoolingRequest]) -> list[Vector]:
-        """In order; raises StreamFailed if any fails. Cancelling it aborts them all."""
+        """Run the requests, with results in their order; raises StreamFailed if any of them
+        fails.
+
+        Cancelling it aborts all of them.
+        """
         tasks = [asyncio.create_task(self._one(some)) for some in split_batches(requests)]
         try:
             pooled = await asyncio.gather(*tasks)
@@ -71,7 +75,7 @@ def split_batches(requests: Sequence[PoolingRequest]) -> Iterator[Sequence[Pooli
 
 
 def vector_of(event: PooledEvent) -> Vector:
-    """Raises NonFiniteVector, as JSON has no NaN or infinity."""
+    """The vector of an event; raises NonFiniteVector, as JSON has no NaN or infinity."""
     rows = np.frombuffer(event.values, np.float32).reshape(-1, event.width)
     if not np.isfinite(rows).all():
         raise NonFiniteVector("the model's vector has entries that are no numbers")

@@ -1,4 +1,4 @@
-"""The JSON bodies of the endpoints that pool: OpenAI's embeddings, and vLLM's others."""
+"""The JSON bodies of the pooling endpoints: OpenAI's embeddings, and vLLM's other endpoints."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -41,13 +41,13 @@ class EmbeddingsBody(PoolingBody, frozen=True, kw_only=True):
 
 
 class TokenTypes(msgspec.Struct, frozen=True):
-    """pdserve's own field, from proxy to node: token type ids of each input."""
+    """pdserve's own field, from proxy to node: the token type ids of each input."""
 
     token_types: list[list[TokenId]] = []
 
 
 class VectorsBody(PoolingBody, frozen=True, kw_only=True):
-    """POST /pooling: any task; the proxy calls its nodes by it, too."""
+    """POST /pooling: any task; the proxy also uses it to call its nodes."""
 
     input: Input = None
     task: PoolingTask | None = None
@@ -57,7 +57,7 @@ class VectorsBody(PoolingBody, frozen=True, kw_only=True):
 
     @property
     def segments(self) -> list[list[int]]:
-        """Of each input, or of none."""
+        """The token type ids of each input; empty if there are none."""
         return self.pdserve.token_types if self.pdserve else []
 
 
@@ -68,7 +68,7 @@ class ClassifyBody(PoolingBody, frozen=True, kw_only=True):
 
 
 class ScoreBody(PoolingBody, frozen=True, kw_only=True):
-    """POST /score; `queries` and `documents` are other names of the two texts."""
+    """POST /score; `queries` and `documents` are other names for the two texts."""
 
     text_1: Texts | None = None
     text_2: Texts | None = None
@@ -77,7 +77,7 @@ class ScoreBody(PoolingBody, frozen=True, kw_only=True):
 
 
 class RerankBody(PoolingBody, frozen=True, kw_only=True):
-    """POST /rerank, as Jina and Cohere have it; `top_n` 0 is all of them."""
+    """POST /rerank, as Jina and Cohere define it; `top_n` 0 means all documents."""
 
     query: str
     documents: list[str]

@@ -1,4 +1,4 @@
-"""Tokenizes inputs and pairs of texts; truncated so that their special tokens still fit."""
+"""Tokenizes inputs and pairs of texts, truncated so that their special tokens still fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class EncodedInput:
 
 @dataclass(frozen=True, slots=True)
 class InputEncoder:
-    """Truncates inputs to `most` tokens; where that is None, they must fit into `context`."""
+    """Truncates inputs to `most` tokens; if that is None, they must fit into `context`."""
 
     codec: TextCodec | None
     most: int | None = None
@@ -30,7 +30,7 @@ class InputEncoder:
     special_tokens: bool = True
 
     def text(self, text: str) -> EncodedInput:
-        """The special tokens around a text are never cut off. Raises ContextTooLong."""
+        """Encode a text; its special tokens are never cut off. Raises ContextTooLong."""
         codec = self._codec(text)
         if (fast := codec.fast) is None:
             tokens = codec.encode(text, special_tokens=self.special_tokens)
@@ -42,7 +42,7 @@ class InputEncoder:
         return self._finished(fast, encoding, None)
 
     def pair(self, first: str, second: str) -> EncodedInput:
-        """As the tokenizer puts two texts together; it is the second that is cut."""
+        """Encode a pair as the tokenizer joins two texts; only the second text is truncated."""
         codec = self._codec(first, second)
         if (fast := codec.fast) is None:
             raise NoTokenizer("This model's tokenizer has no way to put two texts together")
@@ -56,7 +56,7 @@ class InputEncoder:
         return self._finished(fast, one, two)
 
     def cut(self, tokens: Sequence[int]) -> Tokens:
-        """Tokens that are given as such have no special ones that we would know of."""
+        """Truncate given token ids, of which none is known to be a special token."""
         if self.most is None or len(tokens) <= self.most:
             return tuple(tokens)
         return tuple(tokens[: self.most] if self.side == "right" else tokens[-self.most :])
@@ -70,7 +70,7 @@ class InputEncoder:
         return self.codec
 
     def _end(self, codec: TextCodec, text: str) -> str:
-        """What is left of a long text, and a little more."""
+        """The part of a long text that will be kept, and a little more."""
         if self.most is None:
             return text
         return (codec.keep_first if self.side == "right" else codec.keep_last)(text, self.most)

@@ -1,4 +1,4 @@
-"""What each endpoint that pools asks for, and the answer it makes of the vectors."""
+"""The pooling endpoints: their requests, and the answers that they make of the vectors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ Body = TypeVar("Body", bound=PoolingBody)
 
 
 def read(data: bytes, kind: type[Body]) -> Body:
-    """Raises BadRequest, whatever the bytes are."""
+    """Decode and check the body; raises BadRequest for any invalid bytes."""
     return convert(read_object(data, POOLING), kind)
 
 
 def has_text(body: PoolingBody) -> bool:
-    """Whether a tokenizer has anything to do: not where all inputs are token ids."""
+    """Whether any input needs the tokenizer: not if all are token ids."""
     given = getattr(body, "input", "")
     inputs = given if isinstance(given, list) else [given]
     return any(isinstance(one, str) for one in inputs)
@@ -46,7 +46,7 @@ def has_text(body: PoolingBody) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PoolingEndpoints:
-    """All of them over an Embedder. Each raises ApiError or StreamFailed."""
+    """All pooling endpoints over an Embedder. Each raises ApiError or StreamFailed."""
 
     embedder: Embedder
     served: ServedModel
@@ -54,7 +54,7 @@ class PoolingEndpoints:
 
     @property
     def parser(self) -> PoolingRequestParser:
-        """What reads this door's inputs."""
+        """The parser of these endpoints' inputs."""
         return PoolingRequestParser(self.served)
 
     async def embeddings(self, body: EmbeddingsBody, outer_id: str) -> PoolingResponse:
@@ -114,7 +114,7 @@ class PoolingEndpoints:
         return await self._answer(f"score-{outer_id}", model, data, requests)
 
     async def rerank(self, body: RerankBody, outer_id: str) -> PoolingResponse:
-        """POST /rerank: the best documents first; those of one score in their own order."""
+        """POST /rerank: the best documents first; equal scores keep their order."""
         model = self.served.resolve_name(body.model)
         pairs = pairs_of(body.query, body.documents, "documents")
         scores, requests = await self._scores(body, pairs, outer_id)
@@ -133,7 +133,7 @@ class PoolingEndpoints:
     async def _scores(
         self, body: PoolingBody, pairs: Sequence[Pair], outer_id: str
     ) -> tuple[list[float], list[PoolingRequest]]:
-        """A cross-encoder reads both at once; embeddings of each are compared."""
+        """The scores: from a cross-encoder's pairs, or by comparing the texts' embeddings."""
         facts, batches = self.served.pooling, PoolingBatches(self.embedder)
         if facts is not None and not facts.scores:
             labels = f"The model tells {len(facts.labels)} classes apart"

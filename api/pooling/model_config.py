@@ -13,12 +13,12 @@ from engine.pooling.reading import MODULES, read_pooling
 
 CONFIG = "config.json"
 NONSENSE = (ValueError, TypeError, AttributeError, OverflowError)
-"""Errors that a config with values of unexpected types may lead to."""
+"""Errors that values of unexpected types in a config may cause."""
 log = logging.getLogger(__name__)
 
 
 def load_pooling(model: str | None) -> PoolingConfig | None:
-    """The pooling config of a folder or a hub name; None where there is none we can read.
+    """The pooling config of a folder or a hub name; None if there is none that we can read.
 
     The model's nodes may be other servers, which can read more.
     """
@@ -34,7 +34,7 @@ def load_pooling(model: str | None) -> PoolingConfig | None:
 
 
 def _folder(model: str) -> Path | None:
-    """The folder of the files, fetched from the hub if need be."""
+    """The folder of the files, fetched from the hub if necessary."""
     if (folder := local_folder(model)) is not None:
         return folder
     modules, config = fetched(model, MODULES), fetched(model, CONFIG)
@@ -44,7 +44,7 @@ def _folder(model: str) -> Path | None:
 
 
 def _paths(modules: Path) -> list[str]:
-    """The folders of the layers behind the model; none of a file that says nothing sensible."""
+    """The folders of the layers after the model; empty if the file makes no sense."""
     try:
         said = msgspec.json.decode(modules.read_bytes(), type=list[dict[str, object]])
     except UNREADABLE:

@@ -1,6 +1,6 @@
-"""POST /pooling as the proxy asks a node: token ids in, float32 out. Pure.
+"""POST /pooling from the proxy to a node: token ids in, float32 out. Pure.
 
-It is vLLM's endpoint, so either side may be vLLM; only our nodes are told segments.
+It is vLLM's endpoint, so either side may be vLLM; segments are only sent to pdserve's nodes.
 """
 
 import binascii
@@ -27,7 +27,7 @@ class _Answer(msgspec.Struct):
 
 
 def encode_pooling(requests: Sequence[PoolingRequest], model: str | None) -> bytes:
-    """The body for requests that want the same of several prompts."""
+    """Encode requests that differ only in their prompts as one body."""
     first = requests[0]
     body: dict[str, object] = {
         "model": model,
@@ -49,7 +49,7 @@ def encode_pooling(requests: Sequence[PoolingRequest], model: str | None) -> byt
 
 
 def decode_pooled(data: bytes, requests: Sequence[PoolingRequest]) -> list[PooledEvent]:
-    """One for each request, in their order; raises WireError."""
+    """One event for each request, in their order; raises WireError."""
     try:
         said = sorted(msgspec.json.decode(data, type=_Answer).data, key=lambda one: one.index)
         values = [b64decode(one.data, validate=True) for one in said]
@@ -61,7 +61,7 @@ def decode_pooled(data: bytes, requests: Sequence[PoolingRequest]) -> list[Poole
 
 
 def _event(request: PoolingRequest, values: bytes) -> PooledEvent:
-    """Little-endian on the wire; of a task for tokens, all vectors behind one another."""
+    """The event of one item: little-endian floats, for token tasks all vectors in a row."""
     rows = len(request.prompt) if request.task.startswith("token_") else 1
     width, rest = divmod(len(values), 4 * rows)
     if rest or not width:

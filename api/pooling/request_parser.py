@@ -1,4 +1,4 @@
-"""From pooling bodies (embeddings, scores, classes) to PoolingRequests: tokenized, checked."""
+"""Parses pooling bodies (embeddings, scores, classes) to PoolingRequests with token ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class PoolingRequestParser:
         outer_id: str,
         segments: Sequence[Sequence[int]] = (),
     ) -> list[PoolingRequest]:
-        """One request for each input; raises ApiError. `segments` are of token ids alone."""
+        """One request for each input; raises ApiError. Only token ids may have `segments`."""
         prompts = prompts_of(given, "input")
         if len(prompts) > MOST_INPUTS:
             raise BadRequest(f"more than {MOST_INPUTS} inputs in one request", "input")
@@ -92,9 +92,10 @@ class PoolingRequestParser:
         outer_id: str,
         param: str | None = None,
     ) -> list[PoolingRequest]:
-        """Raises ContextTooLong, and BadRequest for token ids outside the vocabulary.
+        """Make the requests; raises ContextTooLong, and BadRequest for token ids outside the
+        vocabulary.
 
-        `param` is the body's field of the inputs, where it is one field.
+        `param` is the body's field of the inputs, if there is just one.
         """
         for one in encoded:
             self._check_tokens(one, param)

@@ -1,4 +1,4 @@
-"""Pairs of texts, and how alike their embeddings are. Pure."""
+"""Pairs of texts, and the similarity of their embeddings. Pure."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ Pair = tuple[str, str]
 
 
 def pairs_of(first: Texts, second: Texts, param: str = "text_2") -> Sequence[Pair]:
-    """One text with each of the others, or each with its own; raises BadRequest.
+    """Pair one text with each of the others, or each with its counterpart; raises BadRequest.
 
-    `param` is the field of the second.
+    `param` is the field of the second texts.
     """
     ones = [first] if isinstance(first, str) else first
     twos = [second] if isinstance(second, str) else second
@@ -32,7 +32,7 @@ def pairs_of(first: Texts, second: Texts, param: str = "text_2") -> Sequence[Pai
 
 
 def cosine(one: Vector, two: Vector) -> float:
-    """Between -1 and 1; 0 for a vector of zeros, which is like nothing."""
+    """The cosine of two vectors, from -1 to 1; 0 if one of them is zero."""
     first, second = (vector.rows[0].astype(np.float64) for vector in (one, two))
     length = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / length if length else 0.0

@@ -15,10 +15,10 @@ from api.tools.parsing.output import SPACE, partial_marker
 
 
 class _Section(Enum):
-    BEFORE = auto()  # of the mark that opens, if one comes
-    OPENED = auto()  # and nothing came behind it
+    BEFORE = auto()  # before the opening mark, if one comes
+    OPENED = auto()  # and no text has followed it yet
     WITHIN = auto()
-    CLOSED = auto()  # and nothing came behind it
+    CLOSED = auto()  # and no text has followed it yet
     CONTENT = auto()
 
 
@@ -31,7 +31,7 @@ class MarkedAnswerReader:
     closes: str
     found_reasoning: bool = field(init=False)
     _place: _Section = _Section.BEFORE
-    _space: list[str] = field(default_factory=list)  # it may stand beside a mark
+    _space: list[str] = field(default_factory=list)  # it may belong to a mark
     _mark: str = ""  # the beginning of one
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class MarkedAnswerReader:
         return self._told(self.inner.read(text))
 
     def finish(self) -> Split:
-        """What was held back, as no more text comes."""
+        """Return the text that was held back, as no more text comes."""
         reasoning, content = self._told(self.inner.finish())
         return reasoning, content + self._taken_space() + self._mark
 
@@ -94,7 +94,7 @@ class MarkedAnswerReader:
         return text
 
     def _within(self, text: str) -> Split:
-        """What is certainly content, and what follows the closing mark."""
+        """The part that is certainly content, and the text after the closing mark."""
         text, self._mark = self._mark + text, ""
         inside, closes, rest = text.partition(self.closes)
         if closes:

@@ -33,7 +33,7 @@ REASONING_FIELDS = (
     "reasoning_content",
     "thinking",
     "reasoning",
-)  # the first that is there counts
+)  # the first of them that occurs counts
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 _NAME = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _END = re.compile("|".join(map(re.escape, ENDS)))
@@ -88,7 +88,7 @@ class ChannelReader:
         return (reasoning if self.include_reasoning else ""), content
 
     def finish(self) -> Split:
-        """What was held back, as no more text comes; half a header is dropped."""
+        """Return what was held back, as no more text comes; half a header is dropped."""
         held, self._held = self._held, ""
         if self._place is _Section.HEADER:
             header = self.found_reasoning or held.lstrip().startswith((CHANNEL, START))
@@ -98,7 +98,7 @@ class ChannelReader:
         return "", held
 
     def _header(self, text: str) -> Split:
-        """The content that a header stands for, and what follows it; held until it is whole."""
+        """The content that a header stands for, and what follows; held until it is whole."""
         header, message, rest = text.partition(MESSAGE)
         longest = LONGEST_HEADER if message else LONGEST_HEADER + len(MESSAGE)
         if not _may_begin(text) or len(header) > longest:
@@ -133,8 +133,8 @@ def _may_begin(text: str) -> bool:
 
 
 def harmony_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """An assistant's past message, for gpt-oss's template, which refuses a tool call that has
-    both reasoning and content: the content is put behind the reasoning, header and all.
+    """An assistant's past message for gpt-oss's template, which refuses a tool call with both
+    reasoning and content: the content is put after the reasoning, with its header.
     """
     thought = next(
         (one for name in REASONING_FIELDS if (one := message.get(name)) is not None), None

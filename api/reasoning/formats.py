@@ -62,7 +62,7 @@ class ReasoningFormat:
 
     @property
     def closings(self) -> tuple[str, ...]:
-        """All marks that close reasoning and are no content themselves."""
+        """All marks that close reasoning and are not content themselves."""
         return self.closes, *self.other_closings
 
     @property
@@ -111,7 +111,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 
 
 def find_format(told: ReasoningParser, template: object) -> ReasoningFormat | None:
-    """The format of a parser's name; `auto`: the first whose mark the chat template has."""
+    """The format of a parser's name; `auto`: the first whose mark the template has."""
     if told != AUTO:
         return REASONING_FORMATS.get(told)
     return _format_of(template_text(template))

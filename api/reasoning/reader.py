@@ -37,20 +37,20 @@ class ReasoningReader(Protocol):
         """Read more of the answer."""
 
     def finish(self) -> Split:
-        """What was held back, as no more text comes."""
+        """Return what was held back, as no more text comes."""
 
 
 class _Section(Enum):
-    BEFORE = auto()  # of the opening mark, if one comes
+    BEFORE = auto()  # before the opening mark, if one comes
     WITHIN = auto()
-    BEHIND = auto()  # the closing mark, and no content yet
+    BEHIND = auto()  # after the closing mark, without content yet
     CONTENT = auto()
 
 
 @dataclass(slots=True)
 class MarkedReasoningReader:
-    """`begun`: what comes is reasoning, even without an opening mark. Unless it `tells`, that
-    is left out.
+    """Reads reasoning between marks. `starts_open`: the answer begins within reasoning, even
+    without an opening mark. Without `include_reasoning`, reasoning is left out.
     """
 
     reasoning_format: ReasoningFormat
@@ -58,9 +58,9 @@ class MarkedReasoningReader:
     include_reasoning: bool = True
     found_reasoning: bool = field(init=False)  # some of the answer is reasoning
     _place: _Section = _Section.BEFORE
-    _space: list[str] = field(default_factory=list)  # it may stand beside a mark
+    _space: list[str] = field(default_factory=list)  # it may belong to a mark
     _mark: str = ""  # the beginning of one
-    _silent: bool = True  # no reasoning was said
+    _silent: bool = True  # no reasoning was sent yet
 
     def __post_init__(self) -> None:
         self.found_reasoning = self.starts_open
@@ -76,7 +76,7 @@ class MarkedReasoningReader:
         return self.over
 
     def read(self, text: str) -> Split:
-        """More of the answer."""
+        """See ReasoningReader."""
         if self._place is _Section.BEFORE:
             text = self._opened(text)
         reasoning = ""
@@ -88,7 +88,7 @@ class MarkedReasoningReader:
         return (reasoning if self.include_reasoning else ""), text
 
     def finish(self) -> Split:
-        """What was held back: no more text comes."""
+        """See ReasoningReader."""
         held, self._mark = self._taken_space() + self._mark, ""
         if not self.found_reasoning:
             return "", held
@@ -125,7 +125,7 @@ class MarkedReasoningReader:
         return said, rest
 
     def _ended(self, text: str) -> tuple[str, str, str]:
-        """Reasoning, the mark that ends it, and the rest; a call's mark stays in the rest."""
+        """Split the text at a mark that ends the reasoning; a call's mark stays in the rest."""
         ends = *self.reasoning_format.closings, *self.reasoning_format.call_openings
         places = {mark: place for mark in ends if (place := text.find(mark)) >= 0}
         if not places:
@@ -139,8 +139,8 @@ class MarkedReasoningReader:
         )
 
     def _said(self, text: str) -> str:
-        """The reasoning with the white space before it; trailing space is held back, leading
-        space dropped.
+        """The reasoning with the white space held before it; trailing white space is held back,
+        leading white space dropped.
         """
         said = text.rstrip(SPACE)
         before = self._taken_space() + said if said else ""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 
 SWITCHES = ("enable_thinking", "thinking")
-"""The names that chat templates have for the variable."""
+"""The names of the variable in chat templates."""
 USUAL = SWITCHES[0]
 _TAGS = re.compile(r"\{[{%](.*?)[}%]\}", re.DOTALL)
 _STRINGS = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
@@ -17,7 +17,7 @@ def with_thinking_switch(
     variables: Mapping[str, object], template: object, *, on: bool | None
 ) -> dict[str, object]:
     """The client's template variables, with the thinking switch added under each name that the
-    template has for it. `on` is what the request's other fields say of thinking, if anything.
+    template uses. `on` is the value that the request's other fields give, if any.
     """
     given = [value for name in SWITCHES if isinstance(value := variables.get(name), bool)]
     wish = given[0] if given else on
@@ -29,6 +29,6 @@ def with_thinking_switch(
 
 @lru_cache(KNOWN_TEMPLATES)
 def _switches_of(template: str) -> frozenset[str]:
-    """The switches that a template reads: not attributes of messages, nor words in strings."""
+    """The switches that a template reads; attributes and words in strings do not count."""
     code = " ".join(_STRINGS.sub("''", tag) for tag in _TAGS.findall(template))
     return frozenset(one for one in SWITCHES if re.search(rf"(?<![\w.]){one}(?!\w)", code))

@@ -22,15 +22,15 @@ _PARTS = re.compile(r"<\|\w+\|>|\w+| ")
 _TAG = re.compile(r"[<\[][^<>\[\]]*[>\]]")
 NOT_WRITTEN = ("excludes", "triggers")
 FindToken = Callable[[str], int | None]
-"""Looks up the single token whose text is this, if there is one."""
+"""Looks up the single token that has this text, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """How the answers to one request reason; shared by all its choices.
 
-    `starts_open`: the answer begins within reasoning, as the prompt opened it or the model is
-    known to. Without `include_reasoning` clients do not get it.
+    `starts_open`: the answer begins within reasoning, because the prompt opened it or the model
+    is known to do so. Without `include_reasoning`, clients do not get the reasoning.
     """
 
     reasoning_format: ReasoningFormat
@@ -39,7 +39,7 @@ class Thinking:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Marks that have to be shown as text, even if they are special tokens."""
+        """Marks that must be detokenized as text, even if they are special tokens."""
         if self.reasoning_format.channels:
             return MARKS
         return self.reasoning_format.marks
@@ -62,8 +62,8 @@ class Thinking:
         return None, ReasoningInGrammar([one[0] for one in tags if one])
 
     def without_call_openings(self) -> "Thinking":
-        """The same, for a grammar that begins after the reasoning: nodes know only its end
-        marks, so the opening mark of a call does not end it.
+        """The same settings for a grammar that begins after the reasoning: nodes know only its
+        end marks, so a tool call's opening mark does not end it.
         """
         return replace(self, reasoning_format=replace(self.reasoning_format, call_openings=()))
 
@@ -83,9 +83,9 @@ class Thinking:
     def grammar_marks(
         self, grammar: Grammar, find: FindToken, *, calls: bool = False
     ) -> ReasoningMarks | None:
-        """The token marks after which this grammar begins. None: it begins with the answer, as
-        it has the closing mark in itself, or as the marks are not single tokens. If the grammar
-        allows `calls`, the channels in which they are made are as free as reasoning.
+        """The token marks after which this grammar begins. None: it begins with the answer,
+        because it has the closing mark in itself, or because the marks are not single tokens.
+        If the grammar allows `calls`, the channels of calls are as free as reasoning.
         """
         return None if self._mentions_closing(grammar) else self.end_marks(find, calls=calls)
 
@@ -158,8 +158,8 @@ def _texts(tag: object) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A rendered chat: the prompt, the message that the answer continues (empty where it begins
-    one), and the template `variables` that the client gave.
+    """A rendered chat: the prompt, the message that the answer continues (empty if it begins a
+    new one), and the template `variables` from the client.
     """
 
     prompt: str
@@ -170,8 +170,8 @@ class RenderedPrompt:
 def thinking_of(
     form: ReasoningFormat, given: RenderedPrompt, *, tells: bool
 ) -> Thinking | None:
-    """How the answers to this prompt reason; None where they do not. What the prompt's end
-    says goes before the model's default and the client's switch.
+    """How the answers to this prompt reason; None if they do not. The prompt's end takes
+    precedence over the model's default and the client's switch.
     """
     thinks = _prompt_state(form, given)
     if thinks is not None:

@@ -22,12 +22,12 @@ Include = Literal[
     "web_search_call.results",
     "web_search_call.action.sources",
 ]
-"""But for the first they ask for what no answer here has."""
+"""Values of `include`; all but the first ask for things that no answer here has."""
 Labels = Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that may be called; its other keys are told to nobody."""
+    """A function that may be called; its other keys are ignored."""
 
     type: Literal["function"]
     name: FunctionName
@@ -37,7 +37,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CustomTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that takes a text; its other keys are told to nobody, either."""
+    """A tool that takes a text; its other keys are ignored."""
 
     type: Literal["custom"]
     name: FunctionName
@@ -52,13 +52,13 @@ class ResponsesNamedFunction(msgspec.Struct, frozen=True, tag_field="type", tag=
 
 
 class ResponsesNamedCustom(msgspec.Struct, frozen=True, tag_field="type", tag="custom"):
-    """One that is a custom tool."""
+    """A `tool_choice` that is one custom tool."""
 
     name: str
 
 
 class ResponsesAllowedTools(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
-    """One that is some of the tools, which `mode` is about."""
+    """A `tool_choice` of some of the tools; `mode` applies to these."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[ResponsesNamedFunction | ResponsesNamedCustom], Meta(min_length=1)]
@@ -70,7 +70,7 @@ ToolChoice = (
 
 
 class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the text must look like; `name`, `description` and `strict` change nothing."""
+    """The format that the text must have; `name`, `description` and `strict` change nothing."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema: dict[str, Any] | None = None
@@ -80,14 +80,14 @@ class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TextConfig(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the text is wanted."""
+    """Settings of the text output."""
 
     format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
 class ReasoningConfig(msgspec.Struct, frozen=True):
-    """How much is to be thought. There are no summaries: what was thought is told whole."""
+    """The reasoning effort. There are no summaries: the reasoning is sent in full."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -95,7 +95,7 @@ class ReasoningConfig(msgspec.Struct, frozen=True):
 
 
 class ResponsesBody(TextBody, frozen=True, kw_only=True):
-    """POST /v1/responses: OpenAI's fields, and beside them those of chats here."""
+    """POST /v1/responses: OpenAI's fields, and those of chats here."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -119,15 +119,15 @@ class ResponsesBody(TextBody, frozen=True, kw_only=True):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the text's tokens are to be told of."""
+        """Whether log-probabilities of the text's tokens are wanted."""
         return LOGPROBS in (self.include or ())
 
 
 SHARED = frozenset(TextBody.__struct_fields__)
-"""What means here what it means in a chat."""
+"""Fields that mean the same here as in a chat."""
 assert frozenset(RequestBody.__struct_fields__) <= SHARED
 
 
 def read_responses(data: bytes) -> ResponsesBody:
-    """Raises BadRequest, whatever the bytes are."""
+    """Decode and check the body; raises BadRequest for any invalid bytes."""
     return convert(read_object(data, RESPONSES, INSTEAD), ResponsesBody)

@@ -23,10 +23,11 @@ from engine.request import FinishReason
 
 @dataclass(slots=True)
 class ResponseBuilder:
-    """Builds the output of one response. `items` are whole. A `call_stream`, if any, parses
-    tool calls out of the text; `namespaced` has functions in a namespace by their flat names.
+    """Builds the output of one response. `items` are the completed ones. A `call_stream`, if
+    any, parses tool calls out of the text; `namespaced` maps flat names to functions in a
+    namespace.
 
-    Ids of items are random: a client may send the same request id again.
+    Ids of items are random, as a client may send the same request id again.
     """
 
     logprob_formatter: LogprobFormatter
@@ -37,7 +38,7 @@ class ResponseBuilder:
     finish: FinishReason | None = None
     _number: int = -1
     _name: str = field(default_factory=lambda: token_hex(12))
-    _delta_prefix: bytes = b""  # what all delta events of the open item begin with
+    _delta_prefix: bytes = b""  # how all delta events of the open item begin
     _pending_tokens: PendingTokens = field(default_factory=PendingTokens)
 
     def next_number(self) -> int:

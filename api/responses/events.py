@@ -11,7 +11,7 @@ NO_DELTA = b'"delta":"","sequence_number":0}'
 
 
 class ResponseEvent(msgspec.Struct, frozen=True):
-    """Something about the response as a whole."""
+    """An event about the response as a whole."""
 
     type: str
     response: Response
@@ -19,7 +19,7 @@ class ResponseEvent(msgspec.Struct, frozen=True):
 
 
 class ItemEvent(msgspec.Struct, frozen=True):
-    """An item begins, or is over."""
+    """An item begins, or is complete."""
 
     type: str
     output_index: int
@@ -28,7 +28,7 @@ class ItemEvent(msgspec.Struct, frozen=True):
 
 
 class PartEvent(msgspec.Struct, frozen=True):
-    """A part of an item begins, or is over."""
+    """A part of an item begins, or is complete."""
 
     type: str
     item_id: str
@@ -39,7 +39,7 @@ class PartEvent(msgspec.Struct, frozen=True):
 
 
 class DeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """More of a text, or of arguments or an input: those stand in no part."""
+    """More of a text, or of a call's arguments or input, which belong to no part."""
 
     type: str
     item_id: str
@@ -51,7 +51,7 @@ class DeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a text, of arguments, or of an input."""
+    """The complete text, arguments or input."""
 
     type: str
     item_id: str
@@ -74,11 +74,11 @@ def frame_of(event: Event) -> bytes:
 
 
 def delta_prefix(event: DeltaEvent) -> bytes:
-    """The frame of one without a delta up to that: all deltas of a part begin so."""
+    """The frame of a delta event up to its delta: all deltas of a part begin like this."""
     return frame_of(event).removesuffix(NO_DELTA + b"\n\n")
 
 
 def delta_frame(begin: bytes, delta: str, number: int) -> bytes:
-    """The frame of one more delta."""
+    """The frame of one delta."""
     told = msgspec.json.encode(delta)
     return b'%b"delta":%b,"sequence_number":%d}\n\n' % (begin, told, number)

@@ -1,6 +1,6 @@
-"""Fields of POST /v1/responses that are refused by name, each with what to do instead.
+"""Fields of POST /v1/responses that are refused by name, each with an alternative.
 
-A value that changes nothing is taken, as at the other endpoints. Pure.
+A value that changes nothing is accepted, as at the other endpoints. Pure.
 """
 
 from collections.abc import Mapping

@@ -39,7 +39,7 @@ class FunctionCall(msgspec.Struct, frozen=True):
 
 
 class CustomToolCall(msgspec.Struct, frozen=True):
-    """A call of a custom tool; `input` is what it was given."""
+    """A call of a custom tool; `input` is the text that it was given."""
 
     call_id: Name
     name: Name
@@ -55,20 +55,20 @@ class FunctionCallOutput(msgspec.Struct, frozen=True):
 
 
 class TextPart(msgspec.Struct, frozen=True):
-    """Of reasoning, or of its summary."""
+    """A part of a reasoning item, or of its summary."""
 
     text: str
 
 
 class Reasoning(msgspec.Struct, frozen=True):
-    """The model's reasoning; another server's may have a summary alone."""
+    """The model's reasoning; other servers may send only a summary."""
 
     content: list[TextPart] | None = None
     summary: list[TextPart] | None = None
 
 
 def messages_of(given: str | Sequence[Given], instructions: str | None) -> list[JsonObject]:
-    """Raises BadRequest, which names the item."""
+    """The messages of a chat; raises BadRequest, which names the item."""
     if isinstance(given, list) and not given:
         raise BadRequest("input must not be empty", "input")
     conversation = Conversation()
@@ -130,7 +130,7 @@ def _message(given: InputMessage, path: str, conversation: Conversation) -> None
 
 
 def _texts(content: Parts, path: str) -> list[JsonObject]:
-    """Parts as chats have them."""
+    """The parts as a chat has them."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]

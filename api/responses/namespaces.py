@@ -7,12 +7,12 @@ import msgspec
 
 from api.tools.functions import FunctionName
 
-SEPARATOR = "__"  # as vLLM has it
+SEPARATOR = "__"  # the same as vLLM's
 KIND = "namespace"
 
 
 class Namespace(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that is several functions."""
+    """A tool that is a group of functions."""
 
     type: Literal["namespace"]
     name: FunctionName
@@ -32,7 +32,7 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def namespaced_names(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, NamespacedName]:
-    """The functions in a namespace, by their flat names, of tools that were validated."""
+    """The functions in a namespace by their flat names, from tools that were validated."""
     return {
         flat_name(one["name"], inner["name"]): NamespacedName(one["name"], inner["name"])
         for one in tools

@@ -1,4 +1,4 @@
-"""What POST /v1/responses answers: the response, and the items in its output."""
+"""The answers of POST /v1/responses: the response, and the items in its output."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -22,7 +22,7 @@ USUAL_TIER = "default"
 
 
 class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text"):
-    """The text of a message. `logprobs` are of its tokens, where asked for: ChatTokens."""
+    """The text of a message. `logprobs` are those of its tokens, if asked for: ChatTokens."""
 
     text: str
     annotations: tuple[()] = ()
@@ -30,13 +30,13 @@ class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text
 
 
 class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
-    """What the model thought."""
+    """A text of the model's reasoning."""
 
     text: str
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning"):
-    """It has no summary, and nothing that only we could read."""
+    """The model's reasoning; without a summary or encrypted content."""
 
     id: str
     status: Status
@@ -46,7 +46,7 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
 
 
 class MessageItem(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
-    """What the model said."""
+    """A message of the model."""
 
     id: str
     status: Status
@@ -55,7 +55,7 @@ class MessageItem(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
 
 
 class CallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
-    """A function that the client is to call. `call_id` goes with what it comes to."""
+    """A function call for the client to run. `call_id` also goes with the call's result."""
 
     id: str
     status: Status
@@ -66,7 +66,7 @@ class CallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call
 
 
 class CustomCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="custom_tool_call"):
-    """The same of a custom tool, which is given a text."""
+    """A call of a custom tool, which takes a text."""
 
     id: str
     status: Status
@@ -81,20 +81,20 @@ Item = ReasoningItem | MessageItem | CallItem | CustomCallItem
 
 
 class InputDetails(msgspec.Struct, frozen=True):
-    """How much of the prompt was in a prefix cache; nobody counts what was put there."""
+    """How many of the prompt's tokens were in a prefix cache; writes are not counted."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
-    """How much of the answer was reasoning."""
+    """How many tokens of the answer were reasoning."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(msgspec.Struct, frozen=True):
-    """Of one response."""
+    """The token usage of one response."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -104,7 +104,7 @@ class ResponseUsage(msgspec.Struct, frozen=True):
 
 
 class ResponseError(msgspec.Struct, frozen=True):
-    """Why there will be no more."""
+    """Why the response ended early."""
 
     code: ErrorCode
     message: str
@@ -202,7 +202,7 @@ def response_usage(answer: Answer) -> ResponseUsage:
 
 
 class InputTokens(msgspec.Struct, frozen=True):
-    """How many tokens a response would be made behind."""
+    """How many tokens the prompt of a response would have."""
 
     input_tokens: int
     object: str = "response.input_tokens"

@@ -1,4 +1,4 @@
-"""Converts a body of POST /v1/responses into the chat that asks for the same."""
+"""Converts a body of POST /v1/responses into the equivalent chat."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ SEARCHES = (
     *("web_search", "web_search_2025_08_26"),
     *("web_search_preview", "web_search_preview_2025_03_11"),
 )
-"""OpenAI's: Codex offers one, as long as nobody tells it not to."""
+"""OpenAI's web search; Codex offers it unless told otherwise."""
 FIELD_NAMES = ErrorFieldNames(
     names=(
         (re.compile(r"^messages\b.*"), "input"),
@@ -55,7 +55,7 @@ FIELD_NAMES = ErrorFieldNames(
 
 
 def chat_of(body: ResponsesBody) -> ChatBody:
-    """The same request as a chat; raises BadRequest."""
+    """The request as a chat; raises BadRequest."""
     if body.top_logprobs and not body.wants_logprobs:
         why = 'top_logprobs needs include to have "message.output_text.logprobs"'
         raise BadRequest(why, "top_logprobs")
@@ -79,8 +79,8 @@ def chat_of(body: ResponsesBody) -> ChatBody:
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """As chats have them, under a key of their own. A search is not offered beside functions:
-    the model may choose among those.
+    """The tools as a chat has them. A web search beside functions is left out: the model may
+    choose among those.
     """
     only_searches = all(one.get("type") in SEARCHES for one in given)
     told = list[dict[str, Any]]()
@@ -140,7 +140,7 @@ def _format(given: TextFormat | None) -> dict[str, Any] | None:
 
 
 def _truncation(body: ResponsesBody) -> int | None:
-    """The beginning goes where not all of it fits."""
+    """The truncation: the beginning is dropped if not all of the prompt fits."""
     if body.truncate_prompt_tokens is None and body.truncation == "auto":
         return ALL_THAT_FITS
     return body.truncate_prompt_tokens

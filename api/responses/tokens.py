@@ -1,7 +1,7 @@
-"""Which tokens a text was made of: a response has log-probabilities of its text's tokens only.
+"""Finds the tokens that a text is made of: responses have log-probabilities of these only.
 
-Tokens may come before their text, which is held back while a character or a marker is half
-complete. Some have no text: marks of reasoning, calls, the end of the answer. Pure.
+Tokens may come before their text, which is held back while a character or a marker is
+incomplete. Some have no text: marks of reasoning, calls, the end of the answer. Pure.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from api.logprobs import ChatTokenLogprob
 
 @dataclass(slots=True)
 class PendingTokens:
-    """Tokens of an answer whose text was not sent yet."""
+    """Tokens of an answer whose text has not been sent yet."""
 
     tokens: list[ChatTokenLogprob] = field(default_factory=list)
 
@@ -30,7 +30,7 @@ class PendingTokens:
         return [one for one, begin, over in tokens if begin < end and over > place]
 
     def _candidates(self, text: bytes) -> list[ChatTokenLogprob]:
-        """The first tokens that spell the text, or all where the first do not."""
+        """The first tokens that spell the text; all of them if the first ones do not."""
         end = 0
         for number, one in enumerate(self.tokens, 1):
             begin, spelt = end, bytes(one.bytes)
@@ -43,9 +43,10 @@ class PendingTokens:
 
 
 def _start_of(spelt: bytes, text: bytes, begins: Sequence[int]) -> int:
-    """Where the text begins, as a token does if it may be: white space may have been dropped.
+    """The offset of the text, at a token's start if possible: white space may have been
+    dropped.
 
-    At the very beginning where it is nowhere: its letters are others than its tokens'.
+    If the text occurs nowhere, as its letters differ from those of its tokens, it is 0.
     """
     at = next((one for one in begins if spelt.startswith(text, one)), None)
     return max(spelt.find(text), 0) if at is None else at

@@ -1,4 +1,4 @@
-"""Writes one response down: whole, or as the events of a stream."""
+"""Writes one response, whole or as the events of a stream."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,12 +28,14 @@ CODES: dict[str, ErrorCode] = {
     "invalid_request_error": "invalid_prompt",
     "rate_limit_error": "rate_limit_exceeded",
 }
-"""Of those that OpenAI has for responses; all else is the server's."""
+"""Error codes that OpenAI defines for responses; all others become the server's."""
 
 
 @dataclass(slots=True)
 class ResponseWriter:
-    """What Writer is to chats. Its events are numbered, so that each is written once."""
+    """Writes responses; the counterpart of AnswerWriter. Its events are numbered, so each must
+    be written only once.
+    """
 
     answer: Answer
     body: ResponsesBody
@@ -44,7 +46,7 @@ class ResponseWriter:
     _failure: ResponseError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Nothing was said yet."""
+        """Begin without any text."""
         asked = self.answer.request
         telling = LogprobFormatter(
             asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids)
@@ -57,12 +59,12 @@ class ResponseWriter:
 
     @property
     def streams(self) -> bool:
-        """See Writer, here and below."""
+        """See AnswerWriter, here and below."""
         return bool(self.body.stream)
 
     @property
     def num_prompt_logprobs(self) -> int:
-        """Prompts are not told of."""
+        """0: the log-probabilities of prompts are not reported."""
         return 0
 
     def opening(self) -> bytes:
@@ -72,28 +74,28 @@ class ResponseWriter:
         )
 
     def frame(self, piece: TextPiece) -> bytes:
-        """The events of a piece, empty where it says nothing."""
+        """The events of a piece; empty if it adds nothing."""
         return self.builder.add_piece(piece)
 
     def closing(self) -> bytes:
-        """Nothing: all is said with the end."""
+        """Empty: the ending has it all."""
         return b""
 
     def failing(self, status: int, error: ErrorBody) -> bytes:
-        """Nothing either: the end will say it."""
+        """Empty: the ending reports the failure."""
         del status
         code = CODES.get(error.error.type, "server_error")
         self._failure = ResponseError(code, error.error.message)
         return b""
 
     def ending(self) -> bytes:
-        """The last event, by which a client knows that it is the last."""
+        """The last event; from it a client knows that the stream is complete."""
         self.over = True
         response = self._final_response()
         return self._event(response.status, response)
 
     def whole(self, pieces: Sequence[TextPiece]) -> Response:
-        """The answer that is not streamed is what a stream's last event has."""
+        """The unstreamed answer: the response of a stream's last event."""
         for piece in pieces:
             self.builder.add_piece(piece)
         return self._final_response()

@@ -1,16 +1,17 @@
-"""Byte-level BPE by tiktoken, several times quicker than a tokenizer's own library.
+"""Byte-level BPE by tiktoken, several times faster than a tokenizer's own library.
 
-Only for tokenizers that are pure BPE: Llama 3's, Qwen's, gpt-oss's, DeepSeek's and their like.
-tiktoken knows a token by its bytes and merges whichever two neighbours are the token of the
-lowest rank; a `tokenizer.json` lists the pairs that may merge. Within a longer word the
-letters of a token are merged as they are by themselves, in the same order, so each token has
-one last merge, whatever stands around it (`_merge`). With tokens ranked by their last merges
-both libraries take the same steps; a token that its own letters never come to must not be
-known to tiktoken at all, unless more than two are left of it, as then no two neighbours can
-be mistaken for it.
+Only for tokenizers that are pure BPE: those of Llama 3, Qwen, gpt-oss, DeepSeek and similar
+models. tiktoken knows a token by its bytes, and always merges the two neighbours that form the
+token of the lowest rank; a `tokenizer.json` lists the pairs that may merge instead. Within a
+longer word, the letters of a token merge in the same way and order as they do alone, so each
+token has one last merge, whatever its context (`_merge`). If tokens are ranked by their last
+merges, both libraries take the same steps. A token that merging its own letters never produces
+must not be known to tiktoken at all, unless merging leaves more than two parts of it, as then
+no two neighbours can be mistaken for the token.
 
-All else is left to the tokenizer itself: other kinds of tokenizers, other pre-tokenization
-patterns, and letters that the two libraries may classify differently (`pre_tokenization`).
+Everything else is left to the tokenizer itself: other kinds of tokenizers, other
+pre-tokenization patterns, and characters that the two libraries may classify differently
+(`pre_tokenization`).
 """
 
 import re
@@ -25,8 +26,9 @@ import tiktoken
 from api.text.pre_tokenization import is_cut_alike, pattern_of
 from engine.token_bytes import byte_characters, part_of
 
-MOST_ADDED, LONGEST_ADDED = 4096, 64  # tokens; characters, that their pattern is as deep as
-LONGEST = 1 << 18  # characters: no other thread runs while added tokens are looked for
+# tokens; characters, which are also the depth of their pattern
+MOST_ADDED, LONGEST_ADDED = 4096, 64
+LONGEST = 1 << 18  # characters: the search for added tokens blocks all other threads
 OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
 NFC = {"type": "NFC"}
 NORMALIZERS = (None, {"type": "Sequence", "normalizers": []}, NFC)
@@ -45,7 +47,7 @@ class BytePairEncoder:
     added: Mapping[str, int]
     parts: Splitter
     normalizes: bool  # to NFC
-    before: tuple[int, ...]  # special tokens that are put around a text
+    before: tuple[int, ...]  # special tokens that are put before a text
     behind: tuple[int, ...]
 
     def encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...] | None:
@@ -104,7 +106,8 @@ def _is_plain(fast: Any, added: Collection[Any]) -> bool:  # noqa: ANN401
 def _special_tokens_around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noqa: ANN401
     """The special tokens put before and behind a text; None if more than that is done."""
     every = said["processors"] if said and said["type"] == "Sequence" else [said] * bool(said)
-    templates = [one for one in every if one["type"] != "ByteLevel"]  # that one is of places
+    # that one only affects offsets
+    templates = [one for one in every if one["type"] != "ByteLevel"]
     if not templates:
         return (), ()
     if len(templates) > 1 or templates[0]["type"] != "TemplateProcessing":
@@ -146,7 +149,8 @@ def _either(words: list[str]) -> str:
     """A trie-like pattern of sorted words that prefers the longest."""
     if len(words) == 1:
         return re.escape(words[0])
-    letters = zip(words[0], words[-1], strict=False)  # between them all begin alike
+    # all words between these two have the same beginning
+    letters = zip(words[0], words[-1], strict=False)
     same = len([*takewhile(lambda two: two[0] == two[1], letters)])
     rests = [word[same:] for word in words]
     groups = [[*rest] for _, rest in groupby(filter(None, rests), lambda rest: rest[0])]
@@ -155,7 +159,7 @@ def _either(words: list[str]) -> str:
 
 
 def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
-    """Merge ranks for tiktoken, by bytes; None where tiktoken would find other tokens."""
+    """Merge ranks for tiktoken, by bytes; None if tiktoken would produce other tokens."""
     words = {_bytes(word): word for word in model["vocab"]}
     listed = {(left, right): place for place, (left, right) in enumerate(model["merges"])}
     if any(bytes([byte]) not in words for byte in LETTERS.values()):
@@ -163,7 +167,7 @@ def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
     last = dict[bytes, int]()
     for found, word in words.items():
         if not found or found in added:
-            continue  # no text comes to it, or those that do are cut there
+            continue  # no text produces it, or such text is split there
         left, place = _merge(word, listed)
         if left == 1:
             last[found] = place
@@ -175,7 +179,7 @@ def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
 
 
 def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
-    """The number of tokens that merging a word ends with, and its last merge or -1."""
+    """The number of tokens left after merging a word, and its last merge or -1."""
     parts, last, none = [*word], -1, len(listed)
     places = [listed.get(pair, none) for pair in pairwise(parts)]
     while places and (least := min(places)) < none:
@@ -188,7 +192,7 @@ def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
 
 
 def _bytes(word: str) -> bytes:
-    """The bytes of a vocabulary word; empty if it has other than byte letters."""
+    """The bytes of a vocabulary word; empty if a character of it stands for no byte."""
     try:
         return bytes(map(LETTERS.__getitem__, word))
     except KeyError:

@@ -1,30 +1,30 @@
 """Incremental detokenization: pieces of text that add up to the text of all tokens.
 
-A token's text may depend on its neighbours and may be half a character, so a window of the
-last tokens is decoded anew each time, and the new part of its text is emitted.
+A token's text may depend on its neighbours and may be an incomplete character, so a window of
+the last tokens is decoded anew each time, and the new part of its text is emitted.
 
     tokens   … | a  b  c  d  e |          the window; the first part of its text was emitted
-    text     …   "wird schön er\ufffd"    the rest is emitted, but for half a character
+    text     …   "wird schön er\ufffd"    the rest is emitted, but for the incomplete character
 
-The window starts at a border between characters, and is cut now and then, so that a token
-costs the same however many came before it.
+The window starts at a boundary between characters, and is shortened now and then, so that the
+cost of a token does not depend on how many came before it.
 
-Where a token's bytes never depend on its neighbours, one that is whole characters by itself,
-behind a border, needs no window: its text is looked up.
+Where a token's bytes never depend on its neighbours, a token of whole characters after a
+boundary needs no window: its text is looked up.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-REPLACEMENT = "\ufffd"  # what decoders put in the place of bytes that are no character (yet)
-MAX_REPLACEMENTS = 3  # of them at most stand for half a character
+REPLACEMENT = "\ufffd"  # what decoders write for bytes that are no character (yet)
+MAX_REPLACEMENTS = 3  # at most this many of them stand for an incomplete character
 CONTEXT = 8  # tokens; more than any character has bytes
-MAX_TOKEN_TEXTS = 1 << 19  # more than any vocabulary has; ids of nobody's are not kept for ever
-MAX_WINDOW = 4 * CONTEXT  # where no border comes: these bytes will never be text
+MAX_TOKEN_TEXTS = 1 << 19  # larger than any vocabulary; bounds the cache if ids are invalid
+MAX_WINDOW = 4 * CONTEXT  # where no boundary comes: these bytes will never be text
 
 
 class TokenTexts(dict[int, str | None]):
-    """A cache of single tokens' texts, by id; None for a token that is half a character."""
+    """A cache of single tokens' texts by id; None for an incomplete character."""
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], visible: Callable[[int], bool]
@@ -43,8 +43,8 @@ class TokenTexts(dict[int, str | None]):
 class Detokenizer:
     """Detokenizes one answer; tokens that are not `visible` have no text.
 
-    `token_texts` has each token's text, or None for half a character; it is None itself where
-    the text of a token depends on its neighbours.
+    `token_texts` has each token's text, or None for an incomplete character. It is None itself
+    if a token's text depends on its neighbours.
     """
 
     decode: Callable[[Sequence[int]], str]
@@ -59,8 +59,9 @@ class Detokenizer:
         return Detokenizer(self.decode, self.visible, self.token_texts)
 
     def after_prompt(self, tokens: Sequence[int]) -> "Detokenizer":
-        """Itself, for an answer that continues these tokens. It matters where a token's text
-        depends on its neighbours: some tokenizers drop the space before a text's first word.
+        """Prepare for an answer that continues these tokens, and return itself. It matters if a
+        token's text depends on its neighbours: some tokenizers drop the space before a text's
+        first word.
         """
         last = [token for token in tokens[-CONTEXT:] if self.visible(token)]
         while self.token_texts is None and last and not self._window:
@@ -71,7 +72,7 @@ class Detokenizer:
         return self
 
     def add(self, token: int) -> str:
-        """Add a token; the text that became certain with it."""
+        """Add a token; returns the text that has become certain."""
         known = None if self.token_texts is None or self._window else self.token_texts[token]
         if known is not None:
             return known
@@ -90,7 +91,7 @@ class Detokenizer:
         return piece
 
     def finish(self) -> str:
-        """The text that was held back, as no more tokens come."""
+        """Return the text that was held back, as no more tokens come."""
         if not self._window:
             return ""
         text = self.decode(self._window)
@@ -99,8 +100,9 @@ class Detokenizer:
     def _incomplete(self, text: str) -> int:
         """How many characters at the end may still change, as bytes of a character are missing.
 
-        With some decoders half a character turns all bytes before it into replacement signs:
-        all are held back, until there are more than any character has bytes.
+        With some decoders, an incomplete character turns all bytes before it into replacement
+        characters. All of these are held back until there are more than any character has
+        bytes.
         """
         broken = len(text) - len(text.rstrip(REPLACEMENT))
         return broken if len(self._window) <= MAX_WINDOW else min(broken, MAX_REPLACEMENTS)
@@ -110,7 +112,7 @@ class Detokenizer:
         return text[start:until]
 
     def _shorten_window(self, text: str) -> None:
-        """Drop tokens before the last border, unless what follows is no text by itself."""
+        """Drop tokens before the last boundary, unless the rest alone decodes to no text."""
         rest = self._window[self._border :]
         if self._border and (tail := self.decode(rest)):
             self._restart_window(rest, text, tail)

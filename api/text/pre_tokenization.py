@@ -26,14 +26,14 @@ GPT_OSS = "|".join([*(f"{one}{SHORT}?" for one in CASES), r"\p{N}{1,3}"]) + SIGN
 
 EAST = "一-龥\u3040-ゟ\u30a0-ヿ"
 ASCII = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
-DEEPSEEK_3 = (  # one after the other, in what those before left
+DEEPSEEK_3 = (  # applied one after the other, each to what the previous ones left
     r"\p{N}{1,3}",
     f"[{EAST}]+",
     (ASCII + r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*" + REST).replace(
         r"\r\n", "\r\n"
     ),
 )
-DEEPSEEK_3_AT_ONCE = (  # the same: what the first two cut out is the end of what is around it
+DEEPSEEK_3_AT_ONCE = (  # the same in one: what the first two split off ends the text around it
     r"\p{N}{1,3}"
     rf"|[[{EAST}]&&[\p{{L}}\p{{M}}]]+|[[{EAST}]&&[\p{{P}}\p{{S}}]]+|{ASCII}"
     rf"|[^\r\n\p{{L}}\p{{P}}\p{{S}}{EAST}]?[[\p{{L}}\p{{M}}]--[{EAST}]]+"
@@ -45,9 +45,9 @@ COMBINED_PATTERNS: dict[tuple[str, ...], str] = {
     DEEPSEEK_3: DEEPSEEK_3_AT_ONCE,
 }
 ISOLATED = {("Isolated", False)}
-WITHOUT_THE_REST = {("Removed", True)}  # the same, as the first four leave nothing
+WITHOUT_THE_REST = {("Removed", True)}  # the same, as the first four patterns leave nothing
 
-UNLIKE = "\u017f"  # as large a letter as s is, to one library
+UNLIKE = "\u017f"  # the long s, which one library treats as a case variant of s
 PICTURES = ((0x1F300, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F900, 0x1F9FF))
 BASIC = range(0x10000)
 

@@ -1,9 +1,9 @@
-"""Stop strings, wherever the borders between tokens are.
+"""Finds stop strings, however the text is split into tokens.
 
-All strings are looked for at once (Aho and Corasick's automaton): its state is the longest
-end of the text that could be the beginning of a stop string, so its depth is exactly how
-much must be held back. The answer ends with the stop string that is complete first, and at
-the start of the longest one that ends there, however the text was cut into pieces.
+All strings are searched for at once (with the Aho-Corasick automaton). Its state is the longest
+end of the text that could begin a stop string, so its depth is exactly how much must be held
+back. The answer ends with the stop string that is complete first, and at the start of the
+longest one that ends there, however the text was cut into pieces.
 """
 
 from collections import deque
@@ -86,7 +86,7 @@ class StopMatcher:
         return text[:until]
 
     def finish(self) -> str:
-        """The text that was held back, as no more comes."""
+        """Return the text that was held back, as no more comes."""
         held, self._held = self._held, ""
         return held
 

@@ -17,12 +17,13 @@ from api.text.turns import TurnCache, turn_splitter
 from engine.request import LARGEST_TOKEN
 from engine.token_bytes import TokenBytes, is_byte_level, token_bytes_of
 
-LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte of memory for each
+LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte for each
 SLICE = 1 << 16
 BY_FAR, FEW = 2, 64
-THREADS = "TOKENIZERS_PARALLELISM"  # among the texts of a batch; ours are one at a time
+# for the texts of one batch; pdserve encodes one text at a time
+THREADS = "TOKENIZERS_PARALLELISM"
 SAMPLE = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
-PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
+PATH_STARTS = ("/", ".")  # names that begin like this are not hub names
 
 
 class Tokenizer(Protocol):
@@ -69,12 +70,12 @@ class TextCodec:
 
     @cached_property
     def vocabulary(self) -> TokenBytes:
-        """What single tokens say."""
+        """The texts of single tokens."""
         return token_bytes_of(self.fast, self._token_text)
 
     @cached_property
     def pairs(self) -> BytePairEncoder | None:
-        """The quicker BPE encoder, where its tokens are known to be the same."""
+        """The faster BPE encoder; None if it might give other tokens."""
         return None if self.fast is None else byte_pair_encoder(self.fast)
 
     @cached_property
@@ -87,16 +88,16 @@ class TextCodec:
         return None if parts is None else TurnCache(parts)
 
     def warm_up(self) -> "TextCodec":
-        """Itself, with all cached properties computed: those that look at every token, and
-        those that compile the chat template.
+        """Compute all cached properties and return this codec: those that look at every token,
+        and those that compile the chat template.
         """
         _ = self.num_token_ids, self.special_ids, self.vocabulary, self.turns, self.pairs
         return self
 
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """The text's tokens; `special_tokens`: with those that the tokenizer puts around it.
+        """Encode a text; `special_tokens`: with those that the tokenizer puts around it.
 
-        Encoded as a batch of one, as only that releases the GIL.
+        It is encoded as a batch of one, as only that releases the GIL.
         """
         with self.encoding_lock(text):
             return self._encode(text, special_tokens=special_tokens)
@@ -108,18 +109,18 @@ class TextCodec:
         return tokens[0] if alone else None
 
     def vocabulary_entry(self, token: int) -> str:
-        """The token as the vocabulary writes it; its text, where the tokenizer does not say."""
+        """The token as the vocabulary writes it, or its text if the tokenizer does not say."""
         known = None if self.fast is None else self.fast.id_to_token(token)
         return self._token_text(token) if known is None else str(known)
 
     def encoding_lock(self, *texts: str) -> AbstractContextManager[object]:
-        """The lock to hold while encoding: one long text at a time, for the memory it takes."""
+        """The lock to hold while encoding: long texts take turns, to save memory."""
         return self._one_long if any(len(text) > LONG for text in texts) else nullcontext()
 
     def far_exceeds(self, text: str, most: int) -> bool:
         """Whether a long text certainly has far more than `most` tokens.
 
-        Encoded in slices, and no further than needed; each cut adds a few tokens at most.
+        It is encoded in slices, only as far as needed; each cut adds at most a few tokens.
         """
         tokens, places = 0, range(0, len(text) if len(text) > LONG else 0, SLICE)
         for place in places:
@@ -168,11 +169,11 @@ class TextCodec:
         try:
             render = self.tokenizer.apply_chat_template
             return str(render(list(messages), tokenize=False, **template))
-        except Exception as error:  # a template may raise anything, and with reason
+        except Exception as error:  # a template may raise anything, also on purpose
             raise BadRequest(f"the chat template refuses: {error}", "messages") from error
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The tokens' text, as it is: no spaces are tidied up."""
+        """The tokens' text, unchanged: spaces are not cleaned up."""
         if self.fast is not None:
             text = self.fast.decode(tokens, skip_special_tokens=skip_special_tokens)
         else:
@@ -222,14 +223,14 @@ class TextCodec:
 
 
 def far_exceeds(tokens: int, most: int) -> bool:
-    """Whether so many tokens are too many, even if they were counted in slices."""
+    """Whether this many tokens are too many, even if they were counted in slices."""
     return tokens > BY_FAR * most + FEW
 
 
 def load_text_codec(folder: Path | str) -> TextCodec:
-    """The codec of a folder or a hub name, warmed up; raises OSError, which names it.
+    """Load the codec of a folder or a hub name, warmed up; raises OSError, which names it.
 
-    All caches are filled now: later that would delay every stream.
+    All caches are filled here: doing so later would delay every stream.
     """
     os.environ.setdefault(THREADS, "false")
     folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
@@ -251,7 +252,7 @@ def _load(folder: Path | str) -> Tokenizer:
     if (Path(folder) / "tokenizer.json").exists():
         fast: Tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         return fast
-    from transformers import AutoTokenizer  # takes seconds, and loads torch where it is
+    from transformers import AutoTokenizer  # takes seconds, and loads torch if it is installed
 
     found: Any = AutoTokenizer.from_pretrained(folder)
     other: Tokenizer = found

@@ -1,11 +1,12 @@
 """Truncates long texts to their first or last tokens without encoding them at once.
 
-A tokenizer takes half a kilobyte of memory for each character of what it encodes at once. So a
-text is read in stretches that overlap, from its beginning: where a token begins may depend on
-all that is before it. A stretch begins where it becomes, from some token on, the same tokens as
-at the end of the one before. Then these are the tokens of the whole, too: with merges, and
-where texts are split into words first, whether tokens in a row are those of their text is seen
-at each two neighbours, and each two were seen side by side.
+A tokenizer takes half a kilobyte of memory for each character that it encodes at once. So a
+text is encoded in overlapping stretches, from its beginning, since the place where a token
+begins may depend on all text before it. A stretch begins at a place from which, after some
+first tokens, it gives the same tokens as the end of the stretch before. Then these are the
+tokens of the whole text too: with merges, and if texts are first split into words, each two
+neighbouring tokens show whether a sequence of tokens is that of its text, and every two
+neighbours were seen together in one stretch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 STRETCH, OVERLAP = 1 << 16, 1 << 11  # characters
-MAX_TRIES = 16  # places to begin anew at, before a text is given up
-LEAD = 4  # tokens at the beginning of a stretch that may be others than those of the whole
-MARGIN = 64  # tokens: those before them do not change when a text ends behind them
+MAX_TRIES = 16  # places to try for a new stretch, before a text is given up
+LEAD = 4  # tokens at the start of a stretch that may differ from those of the whole
+MARGIN = 64  # tokens; those before them do not depend on the text after them
 FEW = 4
 Offsets = Sequence[tuple[int, int]]
 PAIRWISE_MODELS = ("BPE", "WordPiece", "WordLevel")
@@ -27,8 +28,8 @@ class NoCutPoint(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CutPoint:
-    """A character offset to cut a text at: `tokens_before` of the whole text's tokens are
-    before it, and the first `lead` tokens behind it are not the whole text's.
+    """An offset in characters at which to cut a text: `tokens_before` of the whole text's
+    tokens come before it, and the first `lead` tokens after it are not those of the whole text.
     """
 
     offset: int
@@ -91,9 +92,11 @@ class TextTruncator:
         raise NoCutPoint
 
     def _places(self, part: str, offsets: Offsets) -> Iterator[tuple[int, int]]:
-        """Tokens of a stretch, and where to begin so that they may come; likely ones first.
+        """Indexes of tokens in a stretch, and offsets from which they may result; likely ones
+        first.
 
-        Within a word only where a model of neighbours goes by them alone.
+        Offsets within a word are only tried if the tokenizer's model depends on neighbours
+        alone.
         """
         neighbourly = type(self.fast.model).__name__ in PAIRWISE_MODELS
         clean = range(LEAD, len(offsets)) if neighbourly or self.fast.pre_tokenizer else ()
@@ -110,7 +113,7 @@ class TextTruncator:
                 yield index, before[0]
 
     def _may_be_cut(self, offsets: Offsets, index: int) -> bool:
-        """Whether the token begins in the overlap's first half and shares no character."""
+        """Whether the token begins in the overlap's first half, not within a character."""
         start, last = offsets[index][0], self.stretch + self.overlap // 2
         return self.stretch <= start < last and offsets[index - 1][1] <= start
 

@@ -1,10 +1,10 @@
 """A cache of chat turns and their tokens, so that a long chat is not encoded anew each time.
 
-A chat grows at its end, and each request brings all of it again. A tokenizer looks for its
-added tokens first, and encodes the text between two of them by itself. So a rendered chat can
-be split before each mark (an added token that the chat template puts between turns), and its
-tokens are those of the parts in a row. A part begins with its mark: some tokenizers put a
-space before the first word of a text, and none behind a mark.
+A chat grows at its end, and each request sends all of it again. A tokenizer first looks for its
+added tokens, and encodes the text between two of them separately. So a rendered chat can be
+split before each mark (an added token that the chat template puts between turns), and its
+tokens are those of its parts, joined. A part begins with its mark: some tokenizers put a space
+before the first word of a text, but not after a mark.
 """
 
 import re
@@ -21,8 +21,8 @@ from unicodedata import category
 MOST_PARTS = 10_000
 ROOM = 64 << 20  # bytes of texts and tokens, per model
 ENTRY = 200  # bytes of the cache's overhead for one entry
-STRETCH = 1 << 16  # characters; no other thread runs while one is searched
-WORDLIKE = ("Pc", "So")  # as ‿ and Ⓐ are
+STRETCH = 1 << 16  # characters; the search of one stretch blocks all other threads
+WORDLIKE = ("Pc", "So")  # such as ‿ and Ⓐ
 TurnSplitter = Callable[[str], Sequence[str]]
 
 
@@ -51,7 +51,7 @@ def turn_splitter(fast: Any | None, written: str) -> TurnSplitter | None:  # noq
     found = re.compile("|".join(map(re.escape, marks)))
 
     def parts(text: str) -> Sequence[str]:
-        """Empty where there are too many parts for a chat."""
+        """The parts of a text; empty if there are too many of them for a chat."""
         places = list(islice(mark_offsets(found, text, len(longest)), MOST_PARTS))
         if len(places) == MOST_PARTS:
             return ()
@@ -88,7 +88,7 @@ def _splits_safely(mark: AddedToken, added: Collection[AddedToken]) -> bool:
 
 
 def _is_sign(character: str) -> bool:
-    """Whether it is neither a space nor part of a word to any tokenizer; they take more
+    """Whether it is neither a space nor part of a word to any tokenizer; tokenizers take more
     characters for letters than Python does.
     """
     kind = category(character)
@@ -114,7 +114,7 @@ class TurnCache:
     def tokens(
         self, text: str, encode: Callable[[str], Sequence[int]]
     ) -> Iterator[Sequence[int]]:
-        """The tokens part by part; `encode` makes those of parts that are not cached."""
+        """The tokens of all parts; `encode` makes those of parts that are not cached."""
         if not (parts := self.split(text)):
             yield encode(text)
         for part in parts:
@@ -142,5 +142,5 @@ class TurnCache:
 
 
 def _size(part: str, tokens: "array[int]") -> int:
-    """In bytes."""
+    """The size of an entry in bytes."""
     return sys.getsizeof(part) + sys.getsizeof(tokens) + ENTRY

@@ -1,4 +1,4 @@
-"""Parts of structural tags, out of which dialects build the grammars of their tool calls. Pure.
+"""Parts of structural tags, from which dialects build the grammars of their tool calls. Pure.
 
 The parts are texts, markers that may be special tokens, and arguments: as JSON, or as texts
 between markers.
@@ -40,7 +40,7 @@ Schema = Mapping[str, Any]
 ANY_OBJECT: Schema = {"type": "object"}
 DEFINITIONS = ("$defs", "definitions")
 FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
-"""References to what is not among the definitions: not to be had for one argument alone."""
+"""References outside the definitions, which cannot be resolved for one argument alone."""
 BLANKS = r"[ \t\r\n]*"
 ANY_KEY = r'[^<>"\s]+'
 TOO_LONG = f"tools: arguments of a function take a grammar of over {LONGEST_SOURCE} characters"
@@ -59,7 +59,7 @@ class CallableTools:
     most: int | None = None
 
     def calls(self, one: Callable[[str, Schema], Format], between: str = "") -> Format:
-        """One call, or several with `between` between them if they may come in parallel. `one`
+        """One call, or several with `between` between them if parallel calls are allowed. `one`
         builds the format of a call from a function's name and schema.
         """
         call = Either(tuple(one(name, schema) for name, schema in self.schemas.items()))
@@ -83,8 +83,8 @@ def tokens(*texts: str) -> Sequential:
 
 
 def split_marker(calls: Format) -> tuple[str, Format]:
-    """The marker that a format of calls begins with, and the format behind it; raises TypeError
-    where it begins with none.
+    """The marker that a format of calls begins with, and the format after it; raises TypeError
+    if it begins with none.
     """
     match calls:
         case Token(mark):
@@ -157,8 +157,8 @@ def required_of(schema: Schema) -> Collection[str]:
 def format_each(
     named: Mapping[str, object], one: Callable[[str, object], Format], *, again: bool = False
 ) -> Mapping[str, Format]:
-    """Each as `one` formats its name and schema; `again`: each will be repeated once more than
-    the one before it. Raises WireError once a grammar of them all is longer than one may be.
+    """The format of each name and schema by `one`; `again`: each will be repeated once more
+    than the one before it. Raises WireError if their grammar becomes longer than is allowed.
     """
     written, size = dict[str, Format](), 0
     for key, value in named.items():
@@ -197,9 +197,9 @@ def _behind(first: Format, others: Sequence[Format], between: str) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class TextArguments:
-    """Arguments as texts between markers: `before` the key and `behind` it, and at the `end` of
-    the value. `behind_json`: behind keys of what can be no text, if that differs.
-    `line`: what readers leave out on both sides of a text, though it is not written.
+    """Arguments as texts between markers: `before` precedes the key, `behind` follows it, and
+    `end` follows the value. `behind_json` replaces `behind` for values that cannot be text, if
+    set. `line` is what parsers drop on both sides of a text; it is not written.
     """
 
     before: str
@@ -209,8 +209,8 @@ class TextArguments:
     line: str = ""
 
     def of(self, schema: Schema) -> Format:
-        """Those that the schema names, in its order, or any that it leaves open. Raises
-        WireError, as `format_each` does.
+        """The arguments that the schema names, in its order, or any arguments if the schema is
+        open. Raises WireError, as `format_each` does.
         """
         plain = resolve_reference(schema, schema)
         if is_open(plain):
@@ -237,7 +237,7 @@ class TextArguments:
 
 
 def _value(schema: object, root: Schema) -> Format:
-    """A value: one of an enum's strings, any text where a string is accepted, or else JSON."""
+    """A value: one of an enum's strings, any text if a string is accepted, or else JSON."""
     types = accepted_types(schema, root)
     if str in types:
         return enum_of_strings(schema, types) or AnyText()

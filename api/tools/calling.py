@@ -26,9 +26,9 @@ UNKNOWN_DIALECT = (
 class ToolCalling:
     """Tool calling of one request, shared by all its choices.
 
-    `past_ids` are the ids of the calls that the conversation already has. `markers` have to be
-    detokenized as text even where they are special tokens. `dialect` and `template` are the
-    model's, and set where it calls in its own syntax (`tool_choice` "auto").
+    `past_ids` are the ids of the conversation's earlier calls. `markers` have to be detokenized
+    as text even if they are special tokens. `dialect` and `template` are the model's, and set
+    if it calls in its own syntax (`tool_choice` "auto").
     """
 
     tools: ToolSettings
@@ -69,8 +69,9 @@ def tool_calling_of(
     *,
     formed: bool = False,
 ) -> ToolCalling:
-    """For an answer to these messages that may have calls. `formed`: if it has none, a grammar
-    holds it to JSON. Raises WireError where the model's dialect is unknown.
+    """Tool calling for an answer to these messages that may have calls. `formed`: an answer
+    without calls is constrained to JSON by a grammar. Raises WireError if the model's dialect
+    is unknown.
     """
     dialect = find_dialect(parser_name, template)
     past_ids = [name for one in messages for name in _calls_in(one)]
@@ -87,7 +88,7 @@ def tool_calling_of(
 
 
 def _calls_in(message: Mapping[str, object]) -> Sequence[str]:
-    """The ids of a message's calls; empty for a call without one."""
+    """The ids of a message's calls; empty for a call without an id."""
     calls = message.get("tool_calls")
     named_arguments = calls if isinstance(calls, list) else []
     return [str(one.get("id")) if isinstance(one, Mapping) else "" for one in named_arguments]

@@ -24,7 +24,7 @@ TOOL_CALLS = "tool_calls"
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
-    """The function that is called, and its arguments: JSON, as it stands in the answer."""
+    """The function that is called, and its arguments: JSON, as written in the answer."""
 
     name: str
     arguments: str
@@ -86,7 +86,7 @@ class CallDelta(msgspec.Struct, frozen=True):
 
     @property
     def added(self) -> str:
-        """What this delta adds to the arguments, or to the input."""
+        """The text that this delta adds to the arguments or the input."""
         return self._custom.input if self.function is UNSET else self.function.arguments
 
     @property
@@ -101,9 +101,9 @@ class ToolCallStream:
 
     `only_first`: calls after the first are left out. `function_chosen`: `tool_choice` named the
     function, so a call does not change the finish reason. Calls of `custom_tools` carry their
-    input text, not JSON. A call keeps the id that the model wrote, if that is unique, or gets
-    one of `new_id`, which takes the function's name and the call's number in the conversation;
-    `past_ids` are the ids of the conversation's calls so far.
+    input text, not JSON. A call keeps the id that the model wrote if it is unique, or gets one
+    from `new_id`, which takes the function's name and the call's number in the conversation;
+    `past_ids` are the ids of the conversation's earlier calls.
     """
 
     reader: CallReader
@@ -113,13 +113,13 @@ class ToolCallStream:
     function_chosen: bool = False
     custom_tools: Container[str] = ()
     _calls: int = 0
-    _ids: dict[str, bool] = field(default_factory=dict)  # by call id: whether it is whole
+    _ids: dict[str, bool] = field(default_factory=dict)  # whether each call is whole, by its id
     _input: CustomInputReader | None = None  # of the last call, if of a custom tool
-    _open: bool = False  # a call has begun and is not whole yet
-    _broken: bool = False  # a call was left before it was whole
+    _open: bool = False  # a call has begun and is not complete yet
+    _broken: bool = False  # a call ended before it was complete
 
     def read(self, text: str, finish: FinishReason | None) -> Sequence[str | CallDelta]:
-        """More text of the choice; returns new content and deltas of calls."""
+        """Read more text of the choice; returns new content and deltas of calls."""
         events = list(self.reader.read(text))
         if finish is not None:
             events += self.reader.finish(cut=finish is FinishReason.LENGTH)
@@ -132,11 +132,11 @@ class ToolCallStream:
 
     @property
     def whole(self) -> bool:
-        """Whether there were calls, and all of them are whole."""
+        """Whether there were calls, and all of them are complete."""
         return self._calls > 0 and not (self._open or self._broken)
 
     def is_whole(self, call: str) -> bool:
-        """Whether the call of this id is whole; asked once it is over."""
+        """Whether the call of this id is complete; asked after its end."""
         return self._ids.get(call, False)
 
     def _deltas_of(self, events: Sequence[ParserEvent]) -> Iterator[str | CallDelta]:
@@ -194,7 +194,7 @@ class ToolCallStream:
 def join_deltas(
     deltas: Sequence[str | CallDelta],
 ) -> tuple[str, Sequence[AnyCall]]:
-    """The content and the calls that deltas add up to."""
+    """The content and the calls that the deltas add up to."""
     content = "".join(one for one in deltas if isinstance(one, str))
     of_calls = dict[int, list[CallDelta]]()
     for one in deltas:

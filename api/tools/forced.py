@@ -13,7 +13,7 @@ from api.tools.tool_choice import OfferedFunctions
 
 
 def required_calls(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """A JSON list of calls is all of the answer."""
+    """Parse an answer that is a JSON list of calls."""
     yield from attempt_call(out, _list(out, offered))
     yield from rest_as_content(out)
 

@@ -18,11 +18,11 @@ PARAMETERS: Mapping[str, Any] = {
     "required": [INPUT],
     "additionalProperties": False,
 }
-"""The parameters of a custom tool as a function: to models every tool is a function."""
+"""The parameters of a custom tool as a function: models see every tool as a function."""
 
 
 class Function(msgspec.Struct, frozen=True):
-    """One function. `strict`: a request is refused if no grammar can hold its schema."""
+    """One function. `strict`: a request is refused if no grammar can express its schema."""
 
     name: FunctionName
     description: str | None = None

@@ -14,7 +14,7 @@ from api.tools.parsing.steps import json_string, literal, skip_space
 
 ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 HIGH, LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)
-HALF = "\N{REPLACEMENT CHARACTER}"  # of a pair of surrogates, without the other
+HALF = "\N{REPLACEMENT CHARACTER}"  # for one half of a surrogate pair without the other
 
 
 def custom_arguments(given: str) -> str:
@@ -30,15 +30,15 @@ class CustomInputReader:
     _kept: list[str] = field(default_factory=list)
     _decoded: list[str] = field(default_factory=list)
     _found: bool = False
-    _high: int | None = None  # the first half of a pair
+    _high: int | None = None  # the first half of a surrogate pair
 
     def __post_init__(self) -> None:
-        """Nothing was read."""
+        """Begin without any arguments."""
         self._steps = self._object()
         next(self._steps)
 
     def read(self, arguments: str) -> str:
-        """More arguments; returns what they add to the input."""
+        """Read more arguments; returns the text that they add to the input."""
         if not self._found:
             self._kept.append(arguments)
         for letter in arguments:
@@ -49,7 +49,7 @@ class CustomInputReader:
     @property
     def fallback(self) -> str:
         """The input of a whole call whose arguments lack that string: all of the arguments, or
-        nothing where they are an empty object.
+        an empty text if they are an empty object.
         """
         written = "" if self._found else "".join(self._kept)
         return written if written.strip("{}" + SPACE) else ""
@@ -60,13 +60,13 @@ class CustomInputReader:
             letter = ","
             while letter == ",":
                 letter = yield from self._member()
-        except NotACall:  # no object, so that the call will not be whole
+        except NotACall:  # not an object, so the call will not be complete
             pass
         while True:
             yield
 
     def _member(self) -> TextSteps:
-        """One key and its value; returns the character behind them."""
+        """Read one key and its value; returns the character after them."""
         key = yield from json_string((yield from skip_space()))
         yield from literal((yield from skip_space()), ":")
         letter = yield from skip_space()
@@ -108,7 +108,7 @@ class CustomInputReader:
 
 
 def _passed(letter: str) -> TextSteps:
-    """A value that is not wanted; comes to what stands behind it."""
+    """Skip another key's value; returns the first character after it."""
     if letter in '{["':
         value = JsonValue()
         while not value.take(letter):

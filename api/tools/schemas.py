@@ -1,8 +1,8 @@
 """The grammar of an answer that must be calls (`tool_choice` required, or a function). Pure.
 
-It is a JSON schema. For a chosen function: of its arguments. Otherwise: of a list of objects,
-each a function's `name` and its `parameters`. Where a custom tool's input has a Lark grammar it
-is a structural tag instead.
+It is a JSON schema: for a chosen function, that of its arguments; otherwise that of a list of
+objects, each with a function's `name` and its `parameters`. If a custom tool's input has a Lark
+grammar, it is a structural tag instead.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ from engine.request import Grammar
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 """The schema of a function that takes no parameters."""
 PARAMETERS_POINTER = "#/items/anyOf/{}/properties/parameters"
-OWN_NAMES = ("$id", "$schema")  # of a schema that stands alone
+OWN_NAMES = ("$id", "$schema")  # only valid at the top of a schema
 
 
 def forced_grammar(tools: ToolSettings | None) -> Grammar | None:
-    """None where nothing has to be called; raises WireError."""
+    """The grammar of the calls; None if nothing has to be called. Raises WireError."""
     forced = tools.forced if tools else ()
     if tools is None or not forced:
         return None
@@ -57,7 +57,7 @@ def arguments_grammar(function: Function) -> Grammar:
 
 
 def _structural_tag(tools: ToolSettings) -> Grammar:
-    """A list of calls of which some have an input that no JSON schema can express."""
+    """A list of calls, some of which have an input that no JSON schema can express."""
     schemas = {one.name: parameters_of(one) for _, one in tools.forced}
     calls = CallableTools(schemas, tools.parallel, "").calls(
         partial(json_call_format, key="parameters"), ", "
@@ -88,7 +88,7 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
 
 
 def _rebased(schema: Any, place: str) -> Any:  # noqa: ANN401  JSON of any shape
-    """The schema moved to another place in a larger one: its references point there."""
+    """The schema moved to another place in a larger one: its references are adapted."""
     if isinstance(schema, list):
         return [_rebased(one, place) for one in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Grammars of free text in which calls of strict functions keep to their schemas. Pure."""
+"""Grammars of free text in which calls of strict functions follow their schemas. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,9 @@ from engine.grammars.structural_tags import (
 from engine.request import Grammar
 
 MOST_TOGETHER = 100
-"""Calls behind one marker: xgrammar takes no unbounded repetition in a tag without an end."""
+"""The most calls after one marker: xgrammar allows no unbounded repetition in a tag without an
+end.
+"""
 
 
 def strict_functions(tools: ToolSettings) -> Collection[str]:
@@ -29,9 +31,9 @@ def strict_functions(tools: ToolSettings) -> Collection[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningInGrammar:
-    """How reasoning is part of the text that a grammar holds. `special_tokens`: the marks of
-    reasoning in that text. `channels`: the answer is in Harmony's channels; `mid_message`: it
-    begins in the middle of a message of these.
+    """How reasoning occurs in the text that a grammar constrains. `special_tokens`: the marks
+    of reasoning in that text. `channels`: the answer is in Harmony's channels; `mid_message`:
+    it begins in the middle of such a message.
     """
 
     special_tokens: Sequence[str] = ()
@@ -49,7 +51,7 @@ def text_with_calls(
     reasoning: ReasoningInGrammar = NO_REASONING,
 ) -> Grammar | None:
     """A grammar of any text in which calls, in the dialect's syntax, are of offered functions.
-    Functions that are not strict take any object, custom tools their text. None: nothing tells
+    Functions that are not strict take any object, custom tools their text. None: nothing shows
     where calls begin. Raises WireError.
     """
     bound = tools.custom_tools.union(strict_functions(tools))

@@ -1,4 +1,4 @@
-"""Structured output beside tool calls: an answer that is JSON of a grammar, or calls."""
+"""Structured output together with tool calls: an answer that is JSON of a grammar, or calls."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from engine.request import Grammar
 
 JSON_KINDS = ("json_object", "json_schema")
 LINES = "\n{1,2}"
-"""What models write between their reasoning and the rest of the answer."""
+"""The line breaks that models write between their reasoning and the rest of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """An answer that `grammar` holds, unless it is calls. `after_reasoning`: reasoning comes
-    first. `any_object`: names of functions whose schemas no grammar can hold; they take any
-    object.
+    """An answer that `grammar` constrains, unless it consists of calls. `after_reasoning`:
+    reasoning comes first. `any_object`: names of functions whose schemas no grammar can
+    express; they take any object.
     """
 
     grammar: Grammar
@@ -42,9 +42,9 @@ class StructuredOutput:
 def calls_or_structured(
     output: StructuredOutput, tools: ToolSettings, dialect: Dialect, template: str
 ) -> Grammar | None:
-    """A grammar of either calls, in the dialect's syntax and of their functions' schemas, or
+    """A grammar of either calls, in the dialect's syntax and with their functions' schemas, or
     the structured output. None: models of this dialect call before the part of the answer that
-    a grammar holds. Raises WireError.
+    a grammar constrains. Raises WireError.
     """
     if dialect.write is None:
         return None
@@ -71,8 +71,8 @@ def _json(grammar: Grammar) -> Format:
 
 
 def calls_or_content(dialect: Dialect) -> Parser:
-    """A parser for structured output or calls: an answer that does not begin like a call has
-    none, and markers in it are part of its JSON.
+    """A parser for structured output or calls: an answer that does not begin like a call has no
+    calls, and markers in it are part of its JSON.
     """
     if (first_letters := dialect.first_letters) is None:
         return dialect.parser

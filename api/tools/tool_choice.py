@@ -62,12 +62,13 @@ OfferedFunctions = Mapping[str, Function]
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The functions in the prompt, and what the answer may or must do with them.
+    """Tools of a request: the functions in the prompt, and what the answer may or must do with
+    them.
 
-    `declared`: all functions that the prompt has. `allowed`: the names that may be called, all
-    if None. `mode` is `required` also where `tool_choice` is one function, which is `named`
+    `declared`: all functions that the prompt has. `allowed`: the names that may be called;
+    None: all. `mode` is `required` also if `tool_choice` is one function, which is `named`
     then. `parallel`: an answer may have several calls. `custom_tools`: names of custom tools,
-    which are functions to the model.
+    which models see as functions.
     """
 
     declared: OfferedFunctions
@@ -129,7 +130,7 @@ def read_tools(
 
 
 def _name(one: SingleTool, settings: ToolSettings, path: str) -> str:
-    """The chosen tool's name; raises WireError where `tools` has none of that name and type."""
+    """The chosen tool's name; raises WireError if `tools` has none of that name and type."""
     where, name = one.path_and_name
     same_type = (name in settings.custom_tools) == isinstance(one, NamedCustom)
     if name not in settings.declared or not same_type:

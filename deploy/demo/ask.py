@@ -1,6 +1,6 @@
-"""`make demo`: one question to the demo model through a cluster of its own, stage by stage.
+"""`make demo`: asks the demo model one question through its own cluster, and prints each stage.
 
-Exits with 1 where the answer did not come over two nodes: a demo that proves nothing is none.
+Exits with 1 if the answer did not come over two nodes: the demo has to prove that.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ ORDER = ("queue", "prefill", "reserve", "transfer", "decode")
 
 
 def main() -> None:
-    """Start, ask, tell, stop."""
+    """Start a cluster, ask, print the stages, stop."""
     question = " ".join(sys.argv[1:]) or QUESTION
     moved = asyncio.run(_ask_a_cluster(question))
     if not moved:
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 async def _ask_a_cluster(question: str) -> int:
-    """Answers with the KV bytes that went from one node to the other."""
+    """Returns the KV bytes that went from one node to the other."""
     log = list[str]()
     cluster = LocalCluster(UpConfig(port=0), show=log.append)
     running = asyncio.create_task(cluster.run())
@@ -70,14 +70,14 @@ async def _ask(url: str, question: str) -> int:
 
 
 def _stages(chunk: ChatCompletionChunk) -> Sequence[Mapping[str, Any]]:
-    """Our own part of the last chunk, which the client hands through."""
+    """Our own field of the last chunk, which the client passes through."""
     extra = chunk.model_extra or {}
     stages: Sequence[Mapping[str, Any]] = (extra.get("pdserve") or {}).get("stages", ())
     return stages
 
 
 def _tell(stages: Sequence[Mapping[str, Any]], first_s: float) -> int:
-    """One line for each stage, and the client's own view of the first token."""
+    """Print one line for each stage, and the client's own time to first token."""
     moved = 0
     for name in ORDER:
         for stage in (one for one in stages if one["stage"] == name):

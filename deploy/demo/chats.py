@@ -1,4 +1,4 @@
-"""From topics to chats: an endless, seeded stream of conversations as people have them."""
+"""From topics to chats: an endless, seeded stream of plausible conversations."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from deploy.demo.topics import Material, Topic
 Message = dict[str, str]
 
 OFF_TOPIC_SHARE = 0.25
-WHOLE_SHARE = 0.25  # of the off-topic questions are taken as they are
+WHOLE_SHARE = 0.25  # of the off-topic questions are used unchanged
 BABBLE_SHARE = 0.5
 PROSE_SHARE = 0.03
 SYSTEM_SHARE = 0.4
@@ -36,7 +36,7 @@ class ChatWriter:
     random: Random
 
     def chats(self) -> Iterator[list[Message]]:
-        """One conversation after the other; a lone assistant message is plain prose."""
+        """One conversation after another; a lone assistant message is plain prose."""
         while True:
             yield self._prose() if self._happens(PROSE_SHARE) else self._chat()
 
@@ -77,7 +77,7 @@ class ChatWriter:
         return WORD.sub(lambda found: self._word(found[1]), pattern)
 
     def _word(self, kind: str) -> str:
-        """A word of that kind; a `noise` looks like a word, and nobody knows it."""
+        """A word of that kind; a `noise` looks like a word but means nothing."""
         if kind == "number":
             return str(self.random.randint(0, 200))
         if kind != "noise":
@@ -92,7 +92,7 @@ class ChatWriter:
         return choice(CONSONANTS) + choice(VOWELS) + choice(["", "", choice(CONSONANTS)])
 
     def _framed(self, question: str) -> str:
-        """The question as part of a longer message, now and then."""
+        """The question, sometimes as part of a longer message."""
         question = self._sloppy(self._reworded(question))
         if self._happens(FRAME_SHARE):
             question = self._pick("before") + question[0].lower() + question[1:]
@@ -105,7 +105,7 @@ class ChatWriter:
         return question
 
     def _reworded(self, question: str) -> str:
-        """The question with some words swapped for their like, now and then."""
+        """The question, sometimes with some words swapped for synonyms."""
         for group in self.material.patterns["swap"]:
             if self._happens(SWAP_SHARE):
                 another = self.random.choice(group.split("|"))
@@ -113,7 +113,7 @@ class ChatWriter:
         return question
 
     def _sloppy(self, text: str) -> str:
-        """The text as typed in a hurry, now and then."""
+        """The text, sometimes as if typed in a hurry."""
         if self._happens(SLOPPY_SHARE):
             text = text.lower()
         if self._happens(SLOPPY_SHARE):

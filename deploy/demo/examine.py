@@ -1,6 +1,7 @@
-"""Asks the trained demo model what it was never asked: `python -m deploy.demo.examine`.
+"""Asks the trained demo model questions it was not trained on: `python -m deploy.demo.examine`.
 
-Prints a few questions with their greedy answers, and how many held-out phrasings got theirs.
+Prints a few questions with their greedy answers, and how many held-out phrasings got the right
+one.
 """
 
 import logging
@@ -56,14 +57,14 @@ class Candidate:
         return cls(load_engine(wanted), AutoTokenizer.from_pretrained(folder))
 
     def prompt(self, chat: Sequence[Message]) -> tuple[int, ...]:
-        """The chat as token ids, open for an answer."""
+        """The chat as token ids, up to where the answer begins."""
         text = self.tokenizer.apply_chat_template(
             list(chat), tokenize=False, add_generation_prompt=True
         )
         return tuple(self.tokenizer.encode(str(text), add_special_tokens=False))
 
     def answer(self, chat: Sequence[Message]) -> Answer:
-        """Let the engine answer greedily until it stops by itself, or is stopped."""
+        """Let the engine answer greedily until it stops by itself, or reaches the limit."""
         sampling = Sampling(max_tokens=MOST_TOKENS, temperature=0)
         self.engine.generate(Request(RequestId("question"), self.prompt(chat), sampling))
         tokens = list[int]()
@@ -78,12 +79,12 @@ class Candidate:
 
 
 def asked(question: str) -> list[Message]:
-    """A chat of one question."""
+    """A chat with one question."""
     return [{"role": "user", "content": question}]
 
 
 def examine(folder: Path, material: Material) -> None:
-    """Log the answers to SAMPLES and to what was held out of training."""
+    """Log the answers to SAMPLES and the result for questions held out of training."""
     candidate = Candidate.load(folder)
     for question in SAMPLES:
         log.info("Q: %s\nA: %s", question, candidate.answer(asked(question)).text)

@@ -27,7 +27,7 @@ CONFIG = {
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Learn the merges of these texts; plain text is encoded with `<|begin|>` before it."""
+    """Learn the merges from these texts; plain text is encoded with `<|begin|>` before it."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -44,14 +44,14 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """The three files that AutoTokenizer reads."""
+    """Write the three files that AutoTokenizer reads."""
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
     (folder / TEMPLATE.name).write_text(TEMPLATE.read_text())
 
 
 def encode_chat(tokenizer: Tokenizer, chat: Sequence[Message]) -> tuple[list[int], list[bool]]:
-    """Token ids as the chat template gives them, and which of them are to be learned."""
+    """Token ids as the chat template produces them, and which of them are to be learned."""
     ids, learned = [token_id(tokenizer, BEGIN)], [False]
     end = token_id(tokenizer, END)
     for message in chat:
@@ -62,7 +62,7 @@ def encode_chat(tokenizer: Tokenizer, chat: Sequence[Message]) -> tuple[list[int
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that must be there."""
+    """The id of a token that must exist."""
     found = tokenizer.token_to_id(token)
     assert found is not None, token
     return found

@@ -13,7 +13,7 @@ TOPIC_FILES = ("serving.toml", "cluster.toml", "running.toml", "smalltalk.toml")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One answer and the ways to ask for it; `held` are asked in the examination only.
+    """One answer and the ways to ask for it; `held` are asked only in the examination.
 
     `terms` fill the patterns that ask for a definition; `more` follows "tell me more".
     """
@@ -27,7 +27,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Material:
-    """Everything there is to learn: `off_topic` has no terms, but patterns with {words}."""
+    """Everything to learn: `off_topic` has no terms, but patterns with {words}."""
 
     topics: tuple[Topic, ...]
     off_topic: Topic
@@ -44,7 +44,7 @@ class Material:
 
 
 def read_material() -> Material:
-    """Read all of data/."""
+    """Read everything in data/."""
     topics = [_topic(raw) for name in TOPIC_FILES for raw in _toml(name)["topic"]]
     off_topic = _toml("offtopic.toml")
     prose = (DATA / "prose.md").read_text().strip().split("\n\n")

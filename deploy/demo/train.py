@@ -46,9 +46,9 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long and how hard; a batch has at most `batch_tokens`, padding included.
+    """Training settings; a batch has at most `batch_tokens`, padding included.
 
-    One thread, because several wait for each other where a core has other work to do.
+    One thread, because several wait for each other when a core has other work to do.
     """
 
     steps: int = 1000
@@ -63,7 +63,7 @@ class Plan:
 
 
 def main() -> None:
-    """Tokenizer, model, training, checkpoint, examination."""
+    """Train tokenizer and model, write the checkpoint, examine it."""
     plan, folder = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     torch.set_num_threads(plan.threads)
@@ -83,9 +83,10 @@ def main() -> None:
 
 
 def ask_for_likeliest(file: Path) -> None:
-    """Who names no temperature gets the answer that was taught: a draw may begin another one.
+    """Make greedy decoding the default: a sampled answer may diverge from the one that was
+    taught.
 
-    transformers would not save a temperature of zero, and reads it.
+    transformers would not save a temperature of zero, but reads it.
     """
     settings = json.loads(file.read_text()) | {"do_sample": False, "temperature": 0.0}
     file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
@@ -99,7 +100,7 @@ def train(model: LlamaForCausalLM, data: Iterable[Batch], plan: Plan) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _pace(step, plan))
     start, losses = time.monotonic(), list[float]()
     for step, (tokens, labels) in enumerate(islice(data, plan.steps), start=1):
-        with torch.autocast("cpu", torch.bfloat16):  # half the time where the CPU knows it
+        with torch.autocast("cpu", torch.bfloat16):  # half the time if the CPU supports it
             loss = model(input_ids=tokens, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
@@ -114,7 +115,7 @@ def train(model: LlamaForCausalLM, data: Iterable[Batch], plan: Plan) -> None:
 
 
 def batches(samples: Iterator[Sample], plan: Plan) -> Iterator[Batch]:
-    """Samples of like length together, in an order that does not follow the length."""
+    """Samples of similar length together, in an order that does not follow the length."""
     order = Random(plan.seed)
     while True:
         pool = sorted(islice(samples, POOL_CHATS), key=lambda sample: len(sample[0]))
@@ -155,7 +156,7 @@ def _pace(step: int, plan: Plan) -> float:
 
 
 def _model(tokenizer: Tokenizer) -> LlamaForCausalLM:
-    """As many parameters as fit the repository; the weights are as the seed gives them."""
+    """As many parameters as fit the repository; the seed determines the weights."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=256,

@@ -1,4 +1,4 @@
-"""What makes checksums of blocks: the contract, whoever has the memory that they are in."""
+"""The contract of checksums of blocks, wherever their memory is."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,16 +8,16 @@ from kv_transfer.checking import CheckLevel
 
 
 class Checksums(Protocol):
-    """Makes checksums of what is in a node's KV memory, wherever that is."""
+    """Computes checksums of blocks in a node's KV memory, wherever that memory is."""
 
     @property
     def block_bytes(self) -> int:
-        """How much is looked at for one block, by the slowest who looks."""
+        """Bytes read for one block, by the rank that reads most."""
 
     def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
-        """One checksum for each; IndexError for a block that there is not."""
+        """One checksum for each block; IndexError for a block that does not exist."""
 
     def of_pieces(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int]:
-        """One for each block of another layout, whose pieces are in these slots of ours."""
+        """One checksum for each block of another layout, whose pieces are in these slots."""

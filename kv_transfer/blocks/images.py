@@ -1,4 +1,4 @@
-"""Blocks as their source has them, put together again from the pieces that were read."""
+"""Images: blocks as they are at their source, reassembled from the pieces that were read."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,17 @@ from numpy.typing import NDArray
 from kv_transfer.blocks.mapping import BlockMapping
 
 Bytes = NDArray[np.uint8]
-IMAGES_BYTES = 32 << 20  # of blocks that are put together on a device at a time
+IMAGES_BYTES = 32 << 20  # most bytes of blocks that are reassembled on a device at a time
 
 
 def images(
     cut: BlockMapping, slots: Sequence[Sequence[int]], ours: Sequence[Bytes]
 ) -> list[Bytes]:
-    """[blocks, bytes] for each of their regions; `slots` of ours is where each block went.
+    """Images as [blocks, bytes], one array for each region of the source's layout.
 
-    `ours` is our memory, or what was copied of it, [blocks, bytes] for each region. For a cut
-    that `covers` their blocks.
+    `slots` says where in our memory the slots of each block went. `ours` is our memory, or a
+    copy of part of it: [blocks, bytes] for each region. Requires a cut that `covers` their
+    blocks.
     """
     sizes = [0] * (1 + max(piece.their_rank for piece in cut.pieces))
     for piece in cut.pieces:
@@ -33,16 +34,16 @@ def images(
 
 
 def image_bytes(cut: BlockMapping) -> int:
-    """The size of one of their blocks, between two regions."""
+    """The bytes of one of their blocks that lie in one pair of regions."""
     return sum(piece.size for piece in cut.pieces) * cut.their_slots
 
 
 def stretches(
     cut: BlockMapping, slots: Sequence[Sequence[int]], our_block_bytes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What `images` copies between two regions: where from in ours, where to, and how much.
+    """What `images` copies between two regions: source offsets, target offsets, and sizes.
 
-    Images lie one behind the other.
+    The images are laid out one after another.
     """
     size = image_bytes(cut)
     block, within = np.divmod(np.array(slots, dtype=np.int64), cut.our_slots)
@@ -63,7 +64,7 @@ def _fill(
     rows: tuple[NDArray[np.int64], NDArray[np.int64]],
     slot: tuple[int, int],
 ) -> None:
-    """One slot of their blocks, for all that have it in the same slot of ours."""
+    """Copy one slot of their blocks, for all blocks that have it in the same slot of ours."""
     into, blocks = rows
     there, here = slot[0] * cut.step_bytes, slot[1] * cut.step_bytes
     for piece in cut.pieces:

@@ -1,8 +1,9 @@
 """How blocks of one layout are read into blocks of another. Pure arithmetic, in slots.
 
-A slot is as many tokens as the smaller of the two sides' blocks has. Where the sides are alike,
-slots are blocks and lie in one stretch. Where they are not, what the two have in common
-of a slot is in pieces: one for each layer, part and head, joined where both sides let them be.
+A slot holds as many tokens as a block of the side with the smaller blocks. If the layouts are
+equal, slots are blocks and each is one contiguous range. Otherwise what the two sides have in
+common of a slot consists of pieces: one for each layer, part and head, merged where they are
+contiguous on both sides.
 
     each head of a block of 32   |--- slot 0 ---|--- slot 1 ---|
     and of two blocks of 16      |--- slot 0 ---|  |--- slot 0 ---|
@@ -15,12 +16,12 @@ from functools import lru_cache
 from kv_transfer.blocks.runs import BlockRuns, pair_runs
 from kv_transfer.layout import KvLayout
 
-MOST_PIECES = 16_384  # at a time: to name them takes the transfer thread a while
+MOST_PIECES = 16_384  # at a time: listing more would keep the transfer thread busy for too long
 
 
 @dataclass(frozen=True, slots=True)
 class MappedPiece:
-    """`size` bytes of slot 0 of a block, in a rank's region on either side."""
+    """`size` bytes of a block's slot 0, in the region of one rank on each side."""
 
     their_rank: int
     our_rank: int
@@ -29,7 +30,7 @@ class MappedPiece:
     size: int
 
     def precedes(self, other: "MappedPiece") -> bool:
-        """Whether the other one begins where this one ends, on both sides."""
+        """Whether the other piece begins where this one ends, on both sides."""
         return (
             (self.their_rank, self.our_rank) == (other.their_rank, other.our_rank)
             and self.their_offset + self.size == other.their_offset
@@ -41,10 +42,10 @@ class MappedPiece:
 class BlockMapping:
     """What all reads from one layout into another have in common.
 
-    Slots of a block lie `step_bytes` apart on both sides, and `slot_bytes` are read of each.
-    Without `pieces` a slot is a whole block of every region. `covers`: all bytes of their
-    blocks are read, each once. `spreads`: we have more ranks than they. Neither where a rank
-    of either side has to do with several of the other's.
+    Slots of a block are `step_bytes` apart on both sides, and `slot_bytes` of each are read.
+    Without `pieces`, a slot is a whole block of every region. `covers`: all bytes of their
+    blocks are read, each once. `spreads`: we have more ranks than they do. Both are false if on
+    both sides there are ranks that exchange bytes with several ranks of the other side.
     """
 
     their_slots: int = 1
@@ -57,25 +58,27 @@ class BlockMapping:
 
     @property
     def is_compared(self) -> bool:
-        """Whether what is read by it has checksums: not if copies lie beside it, which its
-        source sums as well, or if nobody has all of what is to be summed.
+        """Whether reads by this mapping are compared with checksums.
+
+        They are not if the source's checksum would cover bytes that are not read (copies of
+        heads), or if no rank has all the bytes of a checksum.
         """
         return self.covers or self.spreads
 
     @property
     def by_slot(self) -> bool:
-        """Whether neighbouring pieces of one slot may lie closer than those of the next one."""
+        """Whether neighbouring pieces of one slot may be closer than those of the next slot."""
         return self.their_slots == self.our_slots
 
     @property
     def most_slots(self) -> int | None:
-        """How many to read at a time, whole blocks of theirs; None: any number."""
+        """How many slots to read at a time, in whole blocks of theirs; None: any number."""
         if not self.pieces:
             return None
         return max(1, MOST_PIECES // len(self.pieces) // self.their_slots) * self.their_slots
 
     def agree(self, offered: int, reserved: int, *, complete: bool) -> bool:
-        """Whether so many blocks of theirs go into ours; `complete`: and fill them.
+        """Whether `offered` blocks fit into `reserved` ones; `complete`: and fill them.
 
         A prompt need not fill the last block on either side.
         """
@@ -85,8 +88,7 @@ class BlockMapping:
         return not complete or theirs > ours - self.our_slots
 
     def runs(self, theirs: Sequence[int], into: Sequence[int], start: int) -> BlockRuns:
-        """From slot `start` on, as long as both have blocks, but `most_slots`: neighbours
-        together."""
+        """Runs from slot `start` on, at most `most_slots`, while both sides have blocks."""
         end = self.slots(len(theirs), len(into))
         if (most := self.most_slots) is not None:
             end = min(end, start - start % self.their_slots + most)
@@ -94,7 +96,7 @@ class BlockMapping:
         return pair_runs(there, _slots(into, start, end, self.our_slots))
 
     def slots(self, offered: int, reserved: int) -> int:
-        """How many slots there are in so many blocks of theirs and of ours."""
+        """The number of slots that both sides have."""
         return min(offered * self.their_slots, reserved * self.our_slots)
 
 
@@ -110,7 +112,7 @@ def _slots(blocks: Sequence[int], start: int, end: int, per_block: int) -> Seque
 
 @lru_cache(maxsize=64)
 def map_blocks(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
-    """For two layouts of which `can_pull` says that they fit."""
+    """The mapping for two layouts that `can_pull` accepts."""
     alike = (theirs.block_size, theirs.tensor_parallel_size) == (
         ours.block_size,
         ours.tensor_parallel_size,
@@ -129,7 +131,7 @@ def map_blocks(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
 
 
 def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[MappedPiece]:
-    """One for each layer, part and head of each of our ranks."""
+    """One piece for each layer, part and head of each of our ranks."""
     for rank in range(ours.tensor_parallel_size):
         heads = ours.heads_of(rank)
         for plane in range(ours.layers * ours.parts):
@@ -140,18 +142,18 @@ def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[MappedPiece
 
 
 def _are_nested(pieces: Sequence[MappedPiece]) -> bool:
-    """Whether each rank of one side has to do with one rank of the other only."""
+    """Whether every rank of one side exchanges bytes with only one rank of the other."""
     pairs = {(piece.their_rank, piece.our_rank) for piece in pieces}
     return len(pairs) in (len({one for one, _ in pairs}), len({one for _, one in pairs}))
 
 
 def _are_apart(pieces: Sequence[MappedPiece]) -> bool:
-    """Whether nothing of theirs is read twice."""
+    """Whether no byte of theirs is read twice."""
     return len({(piece.their_rank, piece.their_offset) for piece in pieces}) == len(pieces)
 
 
 def _owner(theirs: KvLayout, head: int, reader: int) -> int:
-    """Whose copy of a head to read: of several each reader takes another."""
+    """The rank from which to read a head; if several have it, readers are spread over them."""
     ranks, heads = theirs.tensor_parallel_size, theirs.kv_heads
     if ranks <= heads:
         return head // (heads // ranks)

@@ -1,8 +1,8 @@
-"""One read as those of ranks: each of ours reads, from each of theirs, what both have. Pure.
+"""Splits one read by ranks: each of ours reads from each of theirs what both have. Pure.
 
-Ranks of one node have an agent each, which reaches that rank's region and no other. So a read
-between two nodes is one for each pair of ranks that have something in common, of one region on
-either side.
+Each rank of a node has its own agent, which reaches only that rank's region. So a read between
+two nodes becomes one read for each pair of ranks that have something in common, with one region
+on each side.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ RankPair = tuple[int, int]
 def split_by_rank(
     cut: BlockMapping, ranks: int, *, apart: bool
 ) -> Mapping[RankPair, BlockMapping]:
-    """By pairs of ranks; `ranks` of ours, each with one region.
+    """The mapping of each pair of ranks; we have `ranks`, each with one region.
 
-    Their ranks are `apart`, or else one agent reaches all of their regions, and is rank 0.
-    Sides that are alike have equal pairs only.
+    `apart`: each of their ranks has its own agent; otherwise one agent, rank 0, reaches all
+    their regions. If both sides have the same layout, only equal ranks are paired.
     """
     if not cut.pieces:
         return {(rank, rank): WHOLE_BLOCKS for rank in range(ranks)}

@@ -1,4 +1,4 @@
-"""Blocks that follow one another, as one: by the thousand, so by arrays."""
+"""Runs: consecutive blocks taken together. There may be thousands, so they are in arrays."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -12,14 +12,14 @@ Column = NDArray[np.int64]
 
 
 class BlockRuns(Sequence[BlockRun]):
-    """Runs as three columns, which is what those who read thousands of them want."""
+    """Runs as three columns, which suits code that reads thousands of them."""
 
     def __init__(self, theirs: Column, ours: Column, counts: Column) -> None:
         self.theirs, self.ours, self.counts = theirs, ours, counts
 
     @classmethod
     def of(cls, runs: Sequence[BlockRun]) -> "BlockRuns":
-        """The same, whatever they are."""
+        """The same runs as BlockRuns, whatever type they have."""
         if isinstance(runs, cls):
             return runs
         rows = [(run.theirs, run.ours, run.count) for run in runs]
@@ -27,7 +27,7 @@ class BlockRuns(Sequence[BlockRun]):
 
     @property
     def total(self) -> int:
-        """How many blocks, or slots, on either side."""
+        """The number of blocks, or slots, on either side."""
         return int(self.counts.sum())
 
     @overload
@@ -51,7 +51,7 @@ class BlockRuns(Sequence[BlockRun]):
 
 
 def pair_runs(theirs: Sequence[int], ours: Sequence[int]) -> BlockRuns:
-    """Pairs of (their block, our block), in order, in as few runs as there can be."""
+    """Pairs of (their block, our block), in order, merged into as few runs as possible."""
     there, here = np.array(theirs, dtype=np.int64), np.array(ours, dtype=np.int64)
     if len(there) < 2:
         return BlockRuns(there, here, np.ones_like(there))
@@ -61,7 +61,7 @@ def pair_runs(theirs: Sequence[int], ours: Sequence[int]) -> BlockRuns:
 
 
 def merge_runs(firsts: Column, counts: Column) -> list[tuple[int, int]]:
-    """The same blocks of one side in the same order, as few (first, count) as there can be."""
+    """The same blocks of one side in the same order, in as few (first, count) as possible."""
     if len(firsts) == 0:
         return []
     begins = np.concatenate(([True], firsts[1:] != firsts[:-1] + counts[:-1]))

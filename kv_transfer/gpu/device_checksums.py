@@ -1,6 +1,6 @@
-"""Checksums of blocks on a device, on a stream of their own: no step is waited for.
+"""Checksums of blocks on a device, on a separate stream that waits for no step.
 
-Blocks are final before anybody asks for their sums, so there is nothing to wait for either.
+Blocks are final before their checksums are requested, so no synchronization is needed.
 """
 
 from collections.abc import Sequence
@@ -17,31 +17,33 @@ from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES
 from kv_transfer.gpu.moving import move
 from kv_transfer.gpu.sums import sums
 
-OTHER_BYTES = 4096, 4096 + 8  # of blocks: a whole number of 16 words, and not
+OTHER_BYTES = 4096, 4096 + 8  # sizes of blocks: a multiple of 16 words, and not
 FEWEST_LINES, WORD_BYTES = 4, 8
-STEPS_BYTES = LINE_BYTES, STRIDE_BYTES  # of what is looked at of them
+STEPS_BYTES = LINE_BYTES, STRIDE_BYTES  # distances between the lines that are read
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChecksums:
-    """Of one region, `memory` [blocks, bytes] uint8; `stream` None: main memory's."""
+    """Checksums of one region, `memory` [blocks, bytes] uint8; no `stream` for main memory."""
 
     memory: Tensor
     stream: torch.cuda.Stream | None = None
 
     @classmethod
     def of_memory(cls, memory: Tensor | NDArray[np.uint8]) -> "DeviceChecksums":
-        """With a stream where there are streams."""
+        """For memory on a device with a stream of its own, otherwise without."""
         if isinstance(memory, np.ndarray):
             return cls(torch.from_numpy(memory))
         device = memory.device
         return cls(memory, torch.cuda.Stream(device) if device.type == "cuda" else None)
 
     def warm(self, lines: Sequence[tuple[int, int]]) -> None:
-        """Launch every kind of kernel that `of` and `of_images` may, for blocks that are looked
-        at by these `lines`: nothing is compiled while peers wait. Reads the first block.
+        """Launch every kind of kernel that `of` and `of_images` may need, for blocks of which
+        these `lines` are read, so that nothing is compiled while peers wait. Reads the first
+        block.
 
-        Of blocks of another layout only their size makes a kind, by what it can be divided by.
+        For blocks of another layout a kernel's kind depends only on what their size is
+        divisible by.
         """
         device = self.memory.device
         with torch.cuda.stream(self.stream):
@@ -57,15 +59,17 @@ class DeviceChecksums:
                 move(*place, np.array([size]), device)
 
     def of(self, blocks: Sequence[int], lines: tuple[int, int]) -> list[int]:
-        """One for each: of so many lines, so many bytes apart."""
+        """One checksum for each block, over this many lines, this many bytes apart."""
         with torch.cuda.stream(self.stream):
             return sums(self.memory, blocks, *lines)
 
     def of_images(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], lines: tuple[int, int]
     ) -> list[int]:
-        """One for each block of another layout, whose pieces are in these slots of ours; of one
-        region on either side.
+        """One checksum for each block of another layout, whose pieces are in these slots of
+        ours.
+
+        For one region on either side.
         """
         size = image_bytes(cut)
         most = max(1, IMAGES_BYTES // size)

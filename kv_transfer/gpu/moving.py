@@ -1,7 +1,7 @@
-"""Stretches of a device's memory copied to others: pieces of blocks, gathered or scattered.
+"""Copies ranges of a device's memory, to gather or scatter the pieces of blocks.
 
-Between nodes whose blocks are not alike a block is thousands of pieces of a few kilobytes
-(kv_transfer/blocks/mapping.py). One launch copies all of them, each by programs of its own.
+Between nodes with different layouts, a block is thousands of pieces of a few kilobytes
+(kv_transfer/blocks/mapping.py). One launch copies all of them, each by its own programs.
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
 WORD_BYTES = 8
-AT_ONCE = 512  # words of 8 bytes, or bytes where a stretch is no whole number of words
+AT_ONCE = 512  # words of 8 bytes, or bytes if some range is not a whole number of words
 
 
 def move(sources: Numbers, targets: Numbers, sizes: Numbers, device: torch.device) -> None:
-    """Copy `sizes` bytes each, all more than 0, from addresses to addresses on `device`.
+    """Copy from `sources` to `targets`, addresses on `device`; all `sizes` are at least 1 byte.
 
-    Nothing waits: it is done when the current stream has come so far. No two targets overlap,
-    and none overlaps a source.
+    Does not wait: the copy is done when the current stream gets there. No target overlaps
+    another target or a source.
     """
     if not len(sizes):
         return
@@ -38,7 +38,7 @@ def move(sources: Numbers, targets: Numbers, sizes: Numbers, device: torch.devic
 
 
 def bytes_moved(total: int) -> int:
-    """The least: every byte is read and written once, and nothing is computed."""
+    """The minimum memory traffic: every byte is read and written once."""
     return 2 * total
 
 

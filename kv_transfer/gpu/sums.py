@@ -1,10 +1,11 @@
-"""XXH3 with 64 bits (Yann Collet's xxHash) of blocks on a device; only the sums leave it.
+"""64-bit XXH3 checksums (Yann Collet's xxHash) of blocks on a device; only the sums leave it.
 
-Its eight lanes of a kilobyte are sums, so all kilobytes of all blocks are summed at once, and
-read once (`_sum`). Between two kilobytes lanes are scrambled, one after the other: so a second
-launch goes through what is left of each kilobyte, 64 bytes, a program to a block (`_chain`).
-What is looked at comes in lines of 64 bytes, side by side or a stride apart, which is XXH3's
-own width. Equal to kv_transfer/integrity/checksums.py, its twin on the host.
+XXH3's eight lanes are sums within a kilobyte, so one launch reads all kilobytes of all blocks
+once and sums them in parallel (`_sum`). Between two kilobytes the lanes are scrambled, which is
+sequential: a second launch goes through the 64 bytes that remain of each kilobyte, with one
+program for each block (`_chain`). Input comes in lines of 64 bytes, contiguous or a stride
+apart; that is XXH3's own width. Equal to kv_transfer/integrity/checksums.py, its twin on the
+host.
 """
 
 from collections.abc import Sequence
@@ -43,9 +44,9 @@ LAST_PRIME = tl.constexpr(0x165667919E3779F9)
 
 
 def sums(memory: Tensor, blocks: Sequence[int], lines: int, step_bytes: int) -> list[int]:
-    """A checksum for each of `blocks` of `memory` [blocks, bytes] uint8: of `lines` lines of 64
-    bytes, `step_bytes` apart. At least 4 of them: XXH3 takes another way up to 240 bytes.
-    Waits for the device once, on the stream that is current.
+    """A checksum for each of `blocks` of `memory` [blocks, bytes] uint8, over `lines` lines of
+    64 bytes, `step_bytes` apart. At least 4 lines: XXH3 has another algorithm up to 240 bytes.
+    Waits for the device once, on the current stream.
     """
     if not blocks:
         return []
@@ -54,7 +55,7 @@ def sums(memory: Tensor, blocks: Sequence[int], lines: int, step_bytes: int) -> 
 
 
 def launched(memory: Tensor, blocks: Sequence[int], lines: int, step_bytes: int) -> Tensor:
-    """The same, signed, as [n] int64 on the device; nothing waits."""
+    """The same, signed, as [n] int64 on the device; does not wait."""
     words = memory.view(torch.int64)
     device = memory.device
     ids = torch.tensor(blocks, dtype=torch.int64).to(device, non_blocking=True)
@@ -77,17 +78,17 @@ def launched(memory: Tensor, blocks: Sequence[int], lines: int, step_bytes: int)
 
 
 def bytes_moved(blocks: int, lines: int) -> int:
-    """The least: every line is read once, and a sum written."""
+    """The minimum memory traffic: every line is read once, and each sum is written once."""
     return blocks * (lines * LINE_BYTES + WORD_BYTES)
 
 
 def operations(blocks: int, lines: int) -> int:
-    """The least: of each word an exclusive or, a product of its halves, and two additions."""
+    """The minimum: an exclusive or, a product of halves and two additions for each word."""
     return blocks * lines * LINE_WORDS * 4
 
 
 def _table() -> list[int]:
-    """Words of the secret: all, those of the last line, of the end; what lanes begin with."""
+    """Words of the secret: all, for the last line, for the end; then the initial lanes."""
 
     def words(start: int, count: int) -> list[int]:
         places = range(start, start + WORD_BYTES * count, WORD_BYTES)
@@ -104,7 +105,7 @@ def _signed(word: int) -> int:
 
 @triton.jit
 def _mixed(line, secret, lane):
-    """What words of lines add to their lanes: the neighbour's word, and a product of halves."""
+    """What a line adds to its lanes: the neighbouring word, and a product of halves."""
     own = tl.load(line + lane).to(tl.uint64, bitcast=True) ^ secret
     neighbour = tl.load(line + (lane ^ 1)).to(tl.uint64, bitcast=True)
     return neighbour + (own & 0xFFFFFFFF) * (own >> 32)
@@ -119,7 +120,7 @@ def _sum(
     block = words + tl.load(ids + index) * stride
     number = tl.program_id(0) * KILOBYTES_ * LINES_ + tl.arange(0, KILOBYTES_ * LINES_)
     lane = tl.arange(0, LANES)[None, :]
-    inside = number < lines - 1  # the last one is told apart
+    inside = number < lines - 1  # the last line is handled in _chain
     line = block + tl.where(inside, number, 0).to(tl.int64)[:, None] * step
     secret = tl.load(table + number[:, None] % LINES_ + lane).to(tl.uint64, bitcast=True)
     made = tl.where(inside[:, None], _mixed(line, secret, lane), 0).to(tl.uint64)

@@ -1,8 +1,8 @@
-"""A mover whose reads are over only once their bytes are seen to be the right ones.
+"""A mover whose reads end only after the bytes that arrived were compared with their checksums.
 
-A block's checksum was made by its source when the block was final, and came with the news of
-it. Here it is made again, of the bytes that came: a few at a time, for the thread that does it
-keeps leases alive as well.
+The source computes a block's checksum when the block is final, and sends it with the message
+that announces the block. Here it is computed again over the bytes that arrived: a few blocks at
+a time, because the same thread keeps leases alive.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ BlockOrSlot = int | tuple[int]
 
 @dataclass(slots=True)
 class _Checking:
-    """Blocks of one read that were not looked at yet, and what they have to be."""
+    """The blocks of one read that are not checked yet, and their expected checksums."""
 
     order: ReadOrder
     left: Iterator[tuple[BlockOrSlot, ExpectedChecksum]]
@@ -35,7 +35,7 @@ class _Checking:
 
 @dataclass(slots=True)
 class CheckedMover(MoverWrapper):
-    """Another mover, and checksums of our memory, even of what came before a parting."""
+    """Wraps a mover and checks our memory, also for reads that ended before a disconnect."""
 
     sums: Checksums
     _orders: dict[int, ReadOrder] = field(default_factory=dict)
@@ -43,17 +43,17 @@ class CheckedMover(MoverWrapper):
 
     @property
     def pending(self) -> bool:
-        """Also while there are bytes to be looked at."""
+        """Also true while there are bytes to check."""
         return bool(self._checking) or self.mover.pending
 
     def read(self, order: ReadOrder) -> None:
-        """Begin; what comes without checksums is not looked at."""
+        """Begin a read; if it has no checksums, it is not checked."""
         if order.checks:
             self._orders[order.read_id] = order
         self.mover.read(order)
 
     def poll(self) -> Sequence[ReadEnd]:
-        """Reads that ended, and were seen to be right or wrong."""
+        """Reads that ended and were checked."""
         ended = list[ReadEnd]()
         for read_id, error in self.mover.poll():
             order = self._orders.pop(read_id, None)
@@ -70,7 +70,7 @@ class CheckedMover(MoverWrapper):
             some = list(islice(one.left, left))
             left -= len(some)
             wrong = first_mismatch(self.sums, some, one.order.cut)
-            if wrong is not None or left > 0:  # it has ended, or was the last of it
+            if wrong is not None or left > 0:  # the read is corrupt, or this was its last part
                 self._checking.popleft()
                 yield one.order.read_id, wrong
 
@@ -80,7 +80,7 @@ def first_mismatch(
     told: Iterable[tuple[BlockOrSlot, ExpectedChecksum]],
     cut: BlockMapping = WHOLE_BLOCKS,
 ) -> CorruptKv | None:
-    """Compare what came with what its source saw there."""
+    """Compare the bytes that arrived with the source's checksums."""
     seen = sink_checksum_mapping(cut)
     for level, some in groupby(told, key=lambda one: one[1][0]):
         blocks, right = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
@@ -95,7 +95,7 @@ def first_mismatch(
 
 
 def make_checksums(sums: Checksums, order: ChecksumOrder) -> list[int]:
-    """Of blocks on offer, for whoever reads them; one for each of their slots."""
+    """Checksums of blocks on offer, for their sinks; one for each slot."""
     if not order.seen.pieces:
         return sums.of(order.blocks, order.level)
     count = order.seen.our_slots
@@ -104,7 +104,7 @@ def make_checksums(sums: Checksums, order: ChecksumOrder) -> list[int]:
 
 
 def expected_checksums(order: ReadOrder) -> Iterator[tuple[BlockOrSlot, ExpectedChecksum]]:
-    """Our blocks that it fills, or our slots, each with its checksum."""
+    """The blocks, or slots, of ours that the read fills, each with its checksum."""
     if not order.checks:
         return iter(())
     runs = BlockRuns.of(order.runs)

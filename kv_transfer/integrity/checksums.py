@@ -1,7 +1,8 @@
-"""Checksums of blocks: XXH3 with 64 bits (Yann Collet's xxHash); of several regions, of theirs.
+"""64-bit XXH3 checksums of blocks (Yann Collet's xxHash); several regions' are combined.
 
-It reads memory faster than memory can be copied, and lets go of the interpreter meanwhile. What
-is sampled is gathered for many blocks at once: a call for each would cost more than its bytes.
+XXH3 reads memory faster than memory can be copied, and releases the GIL meanwhile. Sampled
+lines are gathered for many blocks at once: a call for each block would cost more than its
+bytes.
 """
 
 import ctypes
@@ -36,11 +37,11 @@ Lines: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class BlockChecksums:
-    """Of blocks in this process's memory. Those on a device are summed there, and only sums
-    come from it (kv_transfer/gpu/sums.py); where what is looked at is no whole number of lines
-    of one region, that is copied from there instead.
+    """Checksums of blocks in memory of this process. Those on a device are summed there, and
+    only the sums are copied from it (kv_transfer/gpu/sums.py). If the bytes to check are not
+    whole lines of one region, they are copied to the host instead.
 
-    `kernels`: what is in main memory goes the same way, as tests want it.
+    `kernels`: use the device path for main memory as well, for tests.
     """
 
     regions: Sequence[Region]
@@ -50,11 +51,11 @@ class BlockChecksums:
 
     @property
     def block_bytes(self) -> int:
-        """Of one block, in all regions together."""
+        """Bytes of one block, in all regions together."""
         return sum(region.block_bytes for region in self.regions)
 
     def warm(self) -> None:
-        """Make ready what is done on a device, whatever peers may ask for; before they come."""
+        """Prepare everything that runs on a device, before any peer asks."""
         self._look()
         if self._device is not None:
             levels = CheckLevel.SAMPLED, CheckLevel.FULL
@@ -62,7 +63,7 @@ class BlockChecksums:
             self._device.warm([lines for lines in every if lines is not None])
 
     def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
-        """One checksum for each; IndexError for a block that there is not."""
+        """One checksum for each block; IndexError for a block that does not exist."""
         if not blocks:
             return []
         for region in self.regions:
@@ -76,7 +77,7 @@ class BlockChecksums:
     def of_pieces(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int]:
-        """One for each block of another layout, whose pieces are in these slots of ours."""
+        """One checksum for each block of another layout, whose pieces are in these slots."""
         self._look()
         if (found := self._of_parts(cut, slots, level)) is not None:
             return found
@@ -92,11 +93,12 @@ class BlockChecksums:
     def _of_parts(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int] | None:
-        """The same on a device; None where it has to be done here."""
+        """The same on a device; None if it has to be done on the host."""
         if self._device is None:
             return None
         parts = [part for _, part in checksum_parts(cut)]
-        lines = lines_of(image_bytes(parts[0]), level)  # as many heads for each rank
+        # every rank has the same number of heads
+        lines = lines_of(image_bytes(parts[0]), level)
         if lines is None:
             return None
         return combine_regions([self._device.of_images(part, slots, lines) for part in parts])
@@ -111,16 +113,16 @@ class BlockChecksums:
             self._device = DeviceChecksums.of_memory(self._memory[0])
 
     def _of_one(self, memory: Blocks, blocks: Sequence[int], level: CheckLevel) -> list[int]:
-        """Of one region."""
+        """Checksums of one region."""
         if level is CheckLevel.FULL and isinstance(memory, np.ndarray):
-            rows = _cut(memory, blocks)  # where it is
+            rows = _cut(memory, blocks)  # without a copy
         else:
             rows = _cut(gather(memory, blocks, level), range(len(blocks)))
         return [xxh3_64_intdigest(row) for row in rows]
 
 
 def combine_regions(each: Sequence[Sequence[int]]) -> list[int]:
-    """Of each region the checksums of some blocks, to one for each block."""
+    """Combine the checksums of each region into one for each block."""
     if len(each) == 1:
         return list(each[0])
     rows = np.array(each, dtype="<u8").T
@@ -128,8 +130,9 @@ def combine_regions(each: Sequence[Sequence[int]]) -> list[int]:
 
 
 def lines_of(block_bytes: int, level: CheckLevel) -> Lines | None:
-    """How many lines of a block are looked at, and how far apart they begin; None where they
-    are no whole lines, or so few that XXH3 takes another way.
+    """How many lines of a block are read, and how far apart they begin.
+
+    None if they are not whole lines, or too few, so that XXH3 uses another algorithm.
     """
     step = LINE_BYTES if level is CheckLevel.FULL else STRIDE_BYTES
     whole, rest = divmod(block_bytes, step)
@@ -140,14 +143,14 @@ def lines_of(block_bytes: int, level: CheckLevel) -> Lines | None:
 
 
 def gather(memory: Blocks, blocks: Sequence[int], level: CheckLevel) -> Bytes:
-    """A copy of what is looked at of these blocks: [blocks, bytes], in main memory."""
+    """A copy of the bytes to check of these blocks: [blocks, bytes], in main memory."""
     if level is CheckLevel.FULL:
         return _here(memory[list(blocks)])
     count, size = memory.shape
     whole = size // STRIDE_BYTES * STRIDE_BYTES
     strides = memory[:, :whole].reshape(count, -1, STRIDE_BYTES)[:, :, :LINE_BYTES]
     if isinstance(strides, np.ndarray):
-        strides = strides.view(LINE)  # a copy for each line, and not for each byte
+        strides = strides.view(LINE)  # one copy for each line, not for each byte
     seen = _here(strides[list(blocks)]).view(np.uint8).reshape(len(blocks), -1)
     if whole == size:
         return seen
@@ -156,13 +159,13 @@ def gather(memory: Blocks, blocks: Sequence[int], level: CheckLevel) -> Bytes:
 
 
 def _cut(rows: Bytes, which: Sequence[int]) -> Iterator[memoryview]:
-    """Some of the rows of an array, without a call to numpy for each."""
+    """Some rows of an array, without a numpy call for each."""
     flat, size = rows.data.cast("B"), rows.shape[1]
     return (flat[row * size : (row + 1) * size] for row in which)
 
 
 def _here(part: Blocks) -> Bytes:
-    """In main memory."""
+    """The same bytes in main memory."""
     if isinstance(part, np.ndarray):
         return part
     copied: Bytes = part.cpu().numpy()

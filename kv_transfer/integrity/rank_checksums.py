@@ -1,8 +1,8 @@
-"""Checksums of blocks whose regions are on several ranks' devices, each looked at by its rank.
+"""Checksums of blocks whose regions are on several ranks' devices; each rank sums its own.
 
-A block's checksum is made of those of its regions, so each rank makes its own, and no bytes
-leave its device. Where the other side has another number of ranks, each of the parts that are
-summed is within one of ours (blocks/checksum_mapping.py).
+A block's checksum combines those of its regions, so each rank computes its own, and no bytes
+leave its device. If the other side has a different number of ranks, each part that is summed is
+within one of our ranks (blocks/checksum_mapping.py).
 """
 
 from collections.abc import Sequence
@@ -16,31 +16,34 @@ from kv_transfer.integrity.checksums import BlockChecksums, combine_regions
 
 
 class RemoteChecksums(Protocol):
-    """Another rank of ours, which sums what is in its own region."""
+    """Another rank of ours, which computes checksums of its own region."""
 
     def request_checksums(
         self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> None:
-        """Of images of a cut, by their slots; without one, of blocks. Nobody waits."""
+        """Request checksums of images of a cut, by their slots, or, without a cut, of blocks.
+
+        Does not wait.
+        """
 
     def receive_checksums(self) -> list[int]:
-        """What was asked for first; raises RankStuck where it does not come."""
+        """The answer to the oldest request; raises RankStuck if it does not come."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankChecksums:
-    """See Sums; `ours` is of the first rank's region."""
+    """See Checksums; `ours` covers the first rank's region."""
 
     ours: BlockChecksums
     others: Sequence[RemoteChecksums]
 
     @property
     def block_bytes(self) -> int:
-        """Of one block, on one rank: they are looked at side by side."""
+        """Bytes of one block on one rank: the ranks work in parallel."""
         return self.ours.block_bytes
 
     def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
-        """See Sums."""
+        """See Checksums."""
         if not blocks:
             return []
         for other in self.others:
@@ -51,7 +54,7 @@ class RankChecksums:
     def of_pieces(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int]:
-        """See Sums."""
+        """See Checksums."""
         parts = checksum_parts(cut)
         for rank, part in parts:
             if rank > 0:

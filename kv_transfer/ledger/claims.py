@@ -10,13 +10,13 @@ from kv_transfer.ticket import KvTicket
 
 @dataclass(slots=True)
 class PullClaims:
-    """The tickets that are being pulled; each by one pull at a time."""
+    """The tickets that are being pulled, each by one pull at a time."""
 
     fingerprint: str
     _taken: set[str] = field(default_factory=set)
 
     def take(self, ticket: KvTicket) -> None:
-        """Raises LayoutMismatch, or TicketInUse."""
+        """Claim the ticket; raises LayoutMismatch or TicketInUse."""
         if ticket.fingerprint not in (None, self.fingerprint):
             theirs = ticket.fingerprint
             raise LayoutMismatch(f"fingerprint is {theirs} there and {self.fingerprint} here")
@@ -25,5 +25,5 @@ class PullClaims:
         self._taken.add(ticket.ticket_id)
 
     def drop(self, news: Sequence[Arrived]) -> None:
-        """These pulls have ended."""
+        """Release the claims of pulls that have ended."""
         self._taken.difference_update(arrived.ticket_id for arrived in news)

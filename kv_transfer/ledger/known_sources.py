@@ -1,4 +1,4 @@
-"""The sources that a sink has met: where their memory is, and when they were last needed."""
+"""The sources that a sink has met: where their memory is, and when they were last used."""
 
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class _Source:
 
 
 def rejection_error(message: Refused | TurnedAway) -> TransferError:
-    """What it means for who pulls from a source that said this."""
+    """The error for pulls from a source that answered this."""
     if isinstance(message, Refused):
         return LayoutMismatch(message.reason)
     return PeerUnreachable(f"the source refused us: {message.reason}")
@@ -26,16 +26,16 @@ def rejection_error(message: Refused | TurnedAway) -> TransferError:
 
 @dataclass(slots=True)
 class KnownSources:
-    """One entry for each address that a ticket named, until it is long unused."""
+    """One entry for each address that a ticket named, until it is unused for IDLE_S."""
 
     _met: dict[Address, _Source] = field(default_factory=dict)
 
     def mark_used(self, address: Address, *, now: float) -> None:
-        """Somebody needs this one."""
+        """Record that this source is in use."""
         self._met.setdefault(address, _Source(now)).used_at = now
 
     def forget_idle(self, busy: Container[Address], *, now: float) -> list[Address]:
-        """Forget, and tell, those that nobody needed for long, but for the `busy`."""
+        """Forget and return addresses that were not used for IDLE_S, except the `busy` ones."""
         late = [at for at, one in self._met.items() if now - one.used_at >= IDLE_S]
         idle = [at for at in late if at not in busy]
         for address in idle:
@@ -43,8 +43,8 @@ class KnownSources:
         return idle
 
     def should_say_hello(self, address: Address, engine_id: str | None, *, now: float) -> bool:
-        """Whether to say Hello: once, and again when another engine took the address, or when
-        there was no Welcome for a while: one of the two may have been lost.
+        """Whether to say Hello: at first, when another engine has taken the address, or when no
+        Welcome came for BEAT_S, since either message may have been lost.
         """
         source = self._met[address]
         waits = source.greeted_at is not None and now - source.greeted_at < BEAT_S
@@ -54,23 +54,23 @@ class KnownSources:
         return True
 
     def store_welcome(self, address: Address, welcome: Welcome) -> None:
-        """It has told where its memory is."""
+        """Keep what the source said about its memory."""
         if source := self._met.get(address):
             source.greeted_at, source.welcome = None, welcome
 
     def knows(self, address: Address, welcome: Welcome) -> bool:
-        """Whether this one has told us before, and nothing is new."""
+        """Whether this source has sent the same Welcome before."""
         host = self.welcome_of(address)
         return host is not None and host.engine_id == welcome.engine_id
 
     def welcome_of(self, address: Address, engine_id: str | None = None) -> Welcome | None:
-        """Where its memory is, once it has told; of no other engine, if one is named."""
+        """What the source said about its memory, if it has, and is this engine (None: any)."""
         source = self._met.get(address)
         if source is None or source.welcome is None:
             return None
         return source.welcome if engine_id in (None, source.welcome.engine_id) else None
 
     def forget(self, address: Address) -> None:
-        """What it told is void: say Hello anew. A socket may still be there."""
+        """Discard its Welcome so that Hello is said again; its socket may still exist."""
         if source := self._met.get(address):
             source.greeted_at, source.welcome = None, None

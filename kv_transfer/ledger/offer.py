@@ -35,7 +35,7 @@ class KvOffer:
     level: CheckLevel = CheckLevel.OFF
     blocks: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)  # of the first blocks; none at level OFF
-    checksum_mapping: BlockMapping = WHOLE_BLOCKS  # what of a block is checksummed
+    checksum_mapping: BlockMapping = WHOLE_BLOCKS  # which bytes of a block are checksummed
     sealed: Sealed | None = None
     sink: Peer | None = None
     former_sinks: set[Peer] = field(default_factory=set)
@@ -62,7 +62,7 @@ class KvOffer:
 
     @property
     def num_ready(self) -> int:
-        """Blocks that the sink may be told of; above level OFF, those with checksums."""
+        """Blocks that the sink may be told about; above level OFF, those with checksums."""
         if not self.level:
             return len(self.blocks)
         return len(self.checksums) // self.checksum_mapping.our_slots

@@ -1,9 +1,10 @@
 """The source's books: what is on offer, to whom, and until when. Pure: time is an argument.
 
-What one offer goes through is drawn in state.py; this is who asks for it, and until when.
-Who looks first at a ticket that another sink has takes it away: that one may have died, and
-cannot come back to it. A sink may also Leave it, as if it had never looked. What a sink copies
-counts only if its Settle meets an open lease of its own, so it cannot keep a stale byte.
+state.py draws the states of one offer; this file decides which sink has it, and until when. A
+sink that first sends a Look for a ticket that another sink has takes the ticket over: the other
+one may have died, and cannot get it back. A sink may also Leave a ticket, as if it had never
+looked. A sink's copy counts only if its Settle meets an open lease of its own, so it can never
+use a stale byte.
 """
 
 import math
@@ -44,7 +45,7 @@ ANOTHER = "another sink has asked for it"
 
 @dataclass(frozen=True, slots=True)
 class ChecksumOrder:
-    """Blocks of an offer, from the `start`-th on, whose checksums are to be made.
+    """Blocks of an offer, from the `start`-th on, whose checksums are to be computed.
 
     `seen`: what each checksum covers, a block or a slot of it (blocks/checksum_mapping.py).
     """
@@ -58,10 +59,10 @@ class ChecksumOrder:
 
 @dataclass(slots=True)
 class OfferBook:
-    """Every offer from `offer` to its one Settled; what to send is left in `outbox`.
+    """Every offer from `offer` to its one Settled; messages to send are left in `outbox`.
 
-    `welcome` is what a sink that fits is told of our memory. Blocks have checksums of `level`
-    at least, made as soon as they are final (`missing_sums`, `summed`).
+    `welcome` describes our memory to a sink that fits. Blocks have checksums of at least
+    `level`, computed as soon as they are final (`missing_checksums`, `add_checksums`).
     """
 
     welcome: Callable[[], Welcome]
@@ -89,12 +90,12 @@ class OfferBook:
             self._rename(outer_id, ticket_id)
 
     def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
-        """More to tell the sink at the next `flush`."""
+        """Add final blocks; the sink is told at the next `flush`."""
         if offer := self._offers.get(ticket_id):
             offer.extend(blocks)
 
     def seal(self, ticket_id: str, sealed: Sealed, *, now: float) -> None:
-        """The end is there; a sink that never came has LEASE_S from now."""
+        """Complete the offer; if no sink has come yet, one has LEASE_S from now."""
         if offer := self._offers.get(ticket_id):
             offer.seal(sealed)
             if offer.sink is None:
@@ -109,7 +110,7 @@ class OfferBook:
         *,
         now: float,
     ) -> None:
-        """A sealed offer to one that is waiting for it, and so has to come soon."""
+        """A sealed offer to the sink that asked; it must come within SILENCE_S."""
         self.offer(ticket_id, None)
         self.extend(ticket_id, blocks)
         self.seal(ticket_id, sealed, now=now)
@@ -117,7 +118,7 @@ class OfferBook:
         self.outbox.append((asked.peer, Lent(asked.name, ticket_id, len(blocks))))
 
     def decline(self, asked: LoanRequest) -> None:
-        """Nothing is lent."""
+        """Tell the sink that nothing is lent."""
         self.outbox.append((asked.peer, Lent(asked.name)))
 
     def withdraw(self, ticket_id: str) -> None:
@@ -130,16 +131,16 @@ class OfferBook:
             self.withdraw(ticket_id)
 
     def expire(self, now: float) -> None:
-        """End what is late; call it often, it has no timer of its own."""
+        """End offers whose lease has expired; call it often, since the book has no timer."""
         for ticket_id in self._leases.expire(now):
             self._close(ticket_id, Outcome.EXPIRED)
 
     def extend_leases(self, now: float) -> None:
-        """The transfer thread was stalled: a Look that came meanwhile may not be read yet."""
+        """Extend leases after the thread stalled: a Look sent meanwhile may still be unread."""
         self._leases.grant(now + SILENCE_S)
 
     def missing_checksums(self, most: int) -> list[ChecksumOrder]:
-        """Blocks that need checksums: of each offer some, and `most` of all, or one of each."""
+        """Blocks that need checksums: `most` in all, shared out, but at least one per offer."""
         wanting = [
             (name, offer)
             for name, offer in self._offers.items()
@@ -158,12 +159,12 @@ class OfferBook:
         ]
 
     def add_checksums(self, order: ChecksumOrder, sums: Sequence[int]) -> None:
-        """The checksums that were missing."""
+        """Store the checksums of an order."""
         if offer := self._offers.get(order.ticket_id):
             offer.add_checksums((order.level, order.seen), order.start, sums)
 
     def flush(self) -> None:
-        """Tell every sink what came up since it was last told."""
+        """Tell every sink what is new since it was last told."""
         for offer in self._offers.values():
             if offer.has_news and offer.sink is not None:
                 self.outbox.append((offer.sink, offer.next_news()))
@@ -192,7 +193,7 @@ class OfferBook:
         return len(self._offers)
 
     def needs_driving(self, now: float) -> bool:
-        """Whether somebody has said lately that our agent has to be polled for its reads."""
+        """Whether a sink said recently that its reads need our agent to be polled."""
         return now < self._driven_until
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
@@ -203,7 +204,7 @@ class OfferBook:
         asked = LoanRequest(peer, ask.name, ask.keys)
         if ask.engine_id == self.engine_id:
             self.loan_requests.append(asked)
-        else:  # it was started anew, and has nothing
+        else:  # the engine was restarted and has nothing
             self.decline(asked)
 
     def _look(self, peer: Peer, look: Look, now: float) -> None:
@@ -256,7 +257,7 @@ class OfferBook:
             self._leases.renew(ticket_id, until=now + LEASE_S if offer.sealed else None)
 
     def _rename(self, outer_id: str, ticket_id: str) -> None:
-        """A newer offer takes the name: who reads the older one by it must not go on here."""
+        """A newer offer takes the name: a sink reading the older one by that name must stop."""
         older = self._offers.get(self._by_outer.get(outer_id, ""))
         if older and older.sink is not None and older.key == outer_id:
             self.outbox.append((older.sink, older.gone_message("a newer offer has its name")))

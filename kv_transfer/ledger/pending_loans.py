@@ -2,11 +2,11 @@
 
     sink                                      source
     Ask(name, keys of blocks, in order) ────▶ its engine holds those that it has
-          ◀────────────────────────────────── Lent(ticket, how many); or of none
-    … and from here on it is an offer as any other, sealed, with SILENCE_S for its first Look …
+          ◀────────────────────────────────── Lent(ticket, number of blocks), or Lent of none
+    … from here on it is an offer like any other, sealed, with SILENCE_S for its first Look …
 
-Either message may be lost: then whoever asked does without. An answer that nobody waits for
-any more is abandoned, so its blocks are not held for longer than they have to be.
+Either message may be lost; then the asking node goes on without. An answer that is no longer
+awaited is abandoned, so that its blocks are not held longer than necessary.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from kv_transfer.wire import SILENCE_S, Ask, Lent
 
 @dataclass(slots=True)
 class PendingLoans:
-    """Every question ends with one entry in `answered`."""
+    """Every request ends with one entry in `answered`."""
 
     answered: list[Loan] = field(default_factory=list)
     _open: dict[str, tuple[CacheHint, float]] = field(default_factory=dict)
@@ -29,14 +29,14 @@ class PendingLoans:
         return len(self._open)
 
     def start(self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float) -> Ask:
-        """The message to send; a name that is in use is an error."""
+        """The message to send; raises ValueError if the name is in use."""
         if name in self._open:
             raise ValueError(f"{name} is asked for already")
         self._open[name] = cache, now + SILENCE_S
         return Ask(name, cache.engine_id, tuple(keys))
 
     def take_answer(self, lent: Lent) -> bool:
-        """Book an answer; False if nobody waits for it."""
+        """Record an answer; False if it is not awaited."""
         if lent.name not in self._open:
             return False
         cache, _ = self._open.pop(lent.name)
@@ -48,15 +48,15 @@ class PendingLoans:
         return True
 
     def fail_source(self, address: Address) -> None:
-        """Nothing more will come from there."""
+        """End all requests to this address without a loan."""
         self._end([name for name, (at, _) in self._open.items() if at.address == address])
 
     def expire(self, now: float) -> None:
-        """Whoever has not answered by now will not."""
+        """End the requests that were not answered in time."""
         self._end([name for name, (_, until) in self._open.items() if until <= now])
 
     def cancel_all(self) -> None:
-        """Wait for nobody."""
+        """End all requests without a loan."""
         self._end(list(self._open))
 
     def _end(self, names: Sequence[str]) -> None:

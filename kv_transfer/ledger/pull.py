@@ -1,8 +1,8 @@
-"""One pull: what its source has told, what was read of it, and where it stands. Pure.
+"""One pull: what its source has announced, what was read, and its state. Pure.
 
-What it goes through is drawn in state.py. Until Arrived the blocks are the sink's: a
-read that was started may write to them, so a pull that failed waits in ENDING for the last of
-its reads. A ticket that is held has no blocks yet; if it fails it waits for who pulls it.
+state.py draws the states. Until Arrived the blocks belong to the sink: a read that was started
+may write to them, so a failed pull stays in ENDING until the last of its reads has ended. A
+ticket that is only held has no blocks yet; if it fails, it waits for the job that pulls it.
 """
 
 from collections.abc import Sequence
@@ -31,15 +31,14 @@ class Pull:
 
     ticket: KvTicket
     heard_at: float
-    number: int = 0  # of two by one name the later has the higher
+    number: int = 0  # of two pulls under one name, the later has the higher number
     state: HandOverState = HandOverState.QUEUED
-    offer_id: str | None = None  # which it is of all that go by the ticket's name, once known
+    offer_id: str | None = None  # the offer that the ticket's name stands for, once known
     into: Sequence[int] | None = None  # None while it is only held
     theirs: list[int] = field(default_factory=list)
-    checks: list[ExpectedChecksum] = field(
-        default_factory=list
-    )  # of each slot of these, or of none
-    level: CheckLevel = CheckLevel.FULL  # of the least careful of them
+    # of each slot of `theirs`, or of none
+    checks: list[ExpectedChecksum] = field(default_factory=list)
+    level: CheckLevel = CheckLevel.FULL  # the least thorough of the checksums' levels
     skip: int = 0  # blocks of ours that need no read
     ordered: int = 0  # slots (mapping.py) whose read was started, or that need none
     in_flight: int = 0  # reads
@@ -52,17 +51,17 @@ class Pull:
 
     @property
     def address(self) -> Address:
-        """Where its source is."""
+        """The address of its source."""
         return self.ticket.host, self.ticket.port
 
     def begin(self, into: Sequence[int], skip: int) -> None:
-        """From now on its blocks may be written to."""
+        """From now on reads may write to these blocks."""
         self.into, self.skip = into, skip
         self._follow()
 
     @property
     def is_held(self) -> bool:
-        """Whether it has no blocks to read into."""
+        """Whether it is only held, with no blocks to read into."""
         return self.into is None
 
     @property
@@ -74,29 +73,29 @@ class Pull:
         )
 
     def is_due(self, beat_s: float, *, now: float) -> bool:
-        """Whether its source has to hear from us."""
+        """Whether it is time to send a Look to its source."""
         if self.state in (HandOverState.SETTLING, HandOverState.ENDING):
             return False
         return self.looked_at is None or now - self.looked_at >= beat_s
 
     def look(self, *, now: float) -> Look:
-        """What to ask of its source; who asks keeps the lease."""
+        """The Look to send; it renews the lease."""
         self.looked_at = now
         known = len(self.theirs)
         return Look(self.ticket.ticket_id, self.ticket.engine_id, known, self.number)
 
     @property
     def names(self) -> tuple[str, str | None]:
-        """How its source knows what is meant: the key, and the offer behind it."""
+        """How its source identifies the pull: the key, and the offer behind it."""
         key = self.ticket.ticket_id
         return key, None if self.offer_id == key else self.offer_id
 
     def concerns(self, message: News | Confirmed) -> bool:
-        """Whether this is about the offer that it began with, not one before or after it."""
+        """Whether the message is about the offer that this pull began with."""
         return self.offer_id in (None, message.ticket_id or message.key)
 
     def take_news(self, news: News, *, now: float) -> None:
-        """Take in what is new; where something before it was lost, the next Look asks again."""
+        """Record what is new; if an earlier message was lost, the next Look asks again."""
         if news.start > len(self.theirs):
             return
         self.heard_at, self.offer_id = now, news.ticket_id or news.key
@@ -109,7 +108,7 @@ class Pull:
         self._follow()
 
     def block_count_error(self, cut: BlockMapping) -> LayoutMismatch | None:
-        """Why what is on offer cannot be what was reserved for it."""
+        """The error if the blocks on offer cannot be those that were reserved for."""
         assert self.into is not None
         offered, reserved = len(self.theirs), len(self.into)
         if cut.agree(offered, reserved, complete=self.sealed is not None):
@@ -117,7 +116,7 @@ class Pull:
         return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
 
     def missing_checksums(self, level: CheckLevel, cut: BlockMapping) -> CorruptKv | None:
-        """Why its bytes could not be looked at as carefully as they should be."""
+        """The error if its blocks cannot be checked as thoroughly as required."""
         wanted = bool(self.checks) or level is not CheckLevel.OFF
         needed = len(self.theirs) * cut.their_slots
         if wanted and (self.level < level or len(self.checks) != needed):
@@ -125,10 +124,11 @@ class Pull:
         return None
 
     def take_runs(self, cut: BlockMapping) -> tuple[BlockRuns, Sequence[ExpectedChecksum]]:
-        """What can be read and was not ordered yet; it counts as ordered. And its checksums,
-        one for each slot; none where copies of heads lie beside it, of which they are, too.
+        """The runs that can be read and were not ordered yet, which now count as ordered.
 
-        In pieces not more than a connector names at a time, and the next when that is here.
+        With one checksum for each slot, or none if the checksums also cover copies of heads
+        that are not read. In pieces, no more than a connector lists at a time; the next follows
+        when those have arrived.
         """
         assert self.into is not None
         if cut.pieces and self.in_flight:
@@ -141,13 +141,13 @@ class Pull:
         return runs, self.checks[start : self.ordered] if cut.is_compared else []
 
     def read_begins(self, *, now: float) -> None:
-        """One more read is under way."""
+        """Count a read that begins."""
         if self.in_flight == 0:
             self.moving_since = now
         self.in_flight += 1
 
     def read_ends(self, *, now: float) -> None:
-        """One read less is under way."""
+        """Count a read that ended."""
         self.in_flight -= 1
         if self.in_flight == 0:
             self.seconds += now - self.moving_since
@@ -158,23 +158,23 @@ class Pull:
         return self.state is HandOverState.PULLING and self.in_flight == 0
 
     def settle(self, *, now: float) -> Settle:
-        """What to say to its source once all is here; the answer has to come in time."""
+        """The Settle to send once all blocks are here; its answer must come in time."""
         self.state, self.heard_at = self.state.to(HandOverState.SETTLING), now
         return Settle(*self.names, self.number)
 
     def fail(self, error: TransferError, *, now: float) -> None:
-        """Its first error is the one that is told, once no read is under way any more."""
+        """Record the first error, which is reported once no read is in flight."""
         self.heard_at = now
         if self.error is None:
             self.error, self.state = error, self.state.to(HandOverState.ENDING)
 
     @property
     def can_end(self) -> bool:
-        """Whether it has failed, nothing writes to its blocks any more, and somebody asks."""
+        """Whether it has failed, no read writes to its blocks any more, and a job pulls it."""
         return self.state is HandOverState.ENDING and self.in_flight == 0 and not self.is_held
 
     def end(self) -> Arrived:
-        """The last word."""
+        """The Arrived that ends it."""
         if self.error is not None:
             self.state = self.state.to(_last(self.error))
             return Arrived(self.ticket.ticket_id, error=self.error)
@@ -183,7 +183,7 @@ class Pull:
         return Arrived(self.ticket.ticket_id, self.sealed, stats=moved)
 
     def _follow(self) -> None:
-        """As far as what it was told takes it."""
+        """Advance the state as far as the messages received allow."""
         if self.state is HandOverState.QUEUED and self.theirs:
             self.state = self.state.to(HandOverState.FILLING)
         if self.state in (HandOverState.QUEUED, HandOverState.FILLING) and self.sealed:

@@ -46,7 +46,7 @@ from kv_transfer.wire import (
 class PullBook:
     """Messages to send are in `outbox`, reads to start in `orders`, ended pulls in `arrived`.
 
-    `to_disconnect`: sources that failed or were long idle, with reads to cancel.
+    `to_disconnect`: sources that failed or were idle for long; their reads are cancelled.
     """
 
     hello: Hello
@@ -63,28 +63,28 @@ class PullBook:
 
     @property
     def num_open(self) -> int:
-        """Tickets held, pulled, or asked for."""
+        """Tickets held or pulled, and loans requested."""
         return len(self._pulls) + len(self.pending_loans)
 
     def request_loan(
         self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float
     ) -> None:
-        """Ask for a ticket; and introduce us, for what comes then."""
+        """Ask a source for a loan; says Hello first if needed."""
         self._sources.mark_used(cache.address, now=now)
         if self._sources.should_say_hello(cache.address, cache.engine_id, now=now):
             self._say(cache.address, self.hello, now)
         self._say(cache.address, self.pending_loans.start(name, cache, keys, now=now), now)
 
     def hold(self, ticket: KvTicket, *, now: float) -> None:
-        """Look at it from now on; a job that pulls it already does."""
+        """Send Looks for it from now on, unless a job that pulls it does so already."""
         if ticket.ticket_id not in self._pulls:
             self._start(ticket, now)
 
     def pull(self, ticket: KvTicket, into: Sequence[int], skip: int, *, now: float) -> None:
-        """Read it, from where holding it has come."""
+        """Read it; goes on from what holding it has brought."""
         pull = self._pulls.get(ticket.ticket_id) or self._start(ticket, now)
         pull.begin(into, skip)
-        if pull.can_end:  # while it was held
+        if pull.can_end:  # it failed while it was held
             self._close(pull)
         else:
             self._advance(pull, now)
@@ -103,7 +103,7 @@ class PullBook:
             self._cancel(pull, now)
 
     def abandon_all(self, *, now: float) -> None:
-        """Give up everything."""
+        """End everything."""
         self.pending_loans.cancel_all()
         for pull in list(self._pulls.values()):
             if pull.state is not HandOverState.ENDING:
@@ -141,14 +141,14 @@ class PullBook:
     def read_done(self, read_id: int, error: TransferError | None, *, now: float) -> None:
         """A read has ended: its bytes are here, or it will write no more.
 
-        A link that fails one read fails them all; the next pull introduces itself anew.
+        An error of the link fails all reads over it; the next pull says Hello again.
         """
         pull, host = self._reads.end(read_id, now=now)
         if isinstance(error, CorruptKv):
             self._give_up(pull, error, now)
         elif error is not None:
             self._fail(pull, error, now)
-            # a source that was met again since has another link
+            # a source that was connected again since has another link
             is_same_link = self._sources.welcome_of(pull.address) is host
             if isinstance(error, PeerUnreachable) and is_same_link:
                 self.fail_source(pull.address, error, now=now)
@@ -158,12 +158,12 @@ class PullBook:
             self._advance(pull, now)
 
     def needs_driving(self, address: Address, *, now: float) -> None:
-        """Tell a source to poll its agent: a read of ours may wait for it."""
+        """Ask a source to poll its agent, since a read of ours may wait for that."""
         if self._sources.welcome_of(address) is not None:
             self._say(address, Drive(), now)
 
     def fail_silent_pulls(self, now: float) -> None:
-        """Fail the pulls whose source is silent, or whose reads do not end."""
+        """Fail the pulls whose source is silent or whose reads do not end."""
         self.pending_loans.expire(now)
         for pull in list(self._pulls.values()):
             host = self._sources.welcome_of(pull.address)
@@ -175,13 +175,13 @@ class PullBook:
                 self.fail_source(pull.address, silent, now=now)
 
     def restart_timeouts(self, now: float) -> None:
-        """The transfer thread was stalled: every silence counts from now."""
+        """The transfer thread was stalled: count every timeout from now."""
         self._reads.restart_timeouts(now)
         for pull in self._pulls.values():
             pull.heard_at = now
 
     def tick(self, now: float) -> None:
-        """Give up on who is silent, and let the others know that we are still here."""
+        """Fail pulls with silent sources, send Looks to the others, and drop idle sources."""
         self.fail_silent_pulls(now)
         for pull in list(self._pulls.values()):
             if pull.error is None and pull.is_due(self.beat_s, now=now):
@@ -211,7 +211,7 @@ class PullBook:
     def _meant(
         self, address: Address, message: News | Gone | Confirmed | Stranger
     ) -> Pull | None:
-        """The pull that this message is for; None for another one by the same name."""
+        """The pull that this message is for; None if that is another by the same name."""
         pull = self._pulls.get(message.key)
         if pull is None or (pull.address, pull.number) != (address, message.pull):
             return None
@@ -236,7 +236,7 @@ class PullBook:
             self._say(pull.address, self.hello, now)
 
     def _introduce(self, address: Address, stranger: Stranger, now: float) -> None:
-        """The source has forgotten us, or is another one; a Hello may be on its way already."""
+        """The source has forgotten us or is another one; say Hello unless that is under way."""
         pull = self._meant(address, stranger)
         if pull is None or pull.error is not None or self._sources.welcome_of(address) is None:
             return
@@ -279,7 +279,7 @@ class PullBook:
             self._say(pull.address, pull.settle(now=now), now)
 
     def _give_up(self, pull: Pull, error: TransferError, now: float) -> None:
-        """Nobody wants this KV any more: its source may free it at once."""
+        """Fail a pull and let its source free the KV at once."""
         self._say(pull.address, Abandon(*pull.names), now)
         self._fail(pull, error, now)
 

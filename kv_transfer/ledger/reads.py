@@ -1,7 +1,7 @@
-"""Reads from a source's memory: what to read, and what became of it. Pure.
+"""Reads from a source's memory: what to read, and when a read is stuck. Pure.
 
-A source may answer and its memory not: a read that never ends would hold its blocks for ever.
-So reads have a time, within which one of those over the same link has to end.
+A source may still answer while its memory does not: a read that never ended would hold its
+blocks forever. So of the reads over one link, one has to end within a time limit.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from kv_transfer.ledger.pull import Pull
 from kv_transfer.regions import BlockRun
 from kv_transfer.wire import SILENCE_S, Welcome
 
-SLOT_S = 0.01  # what a block may take besides
+SLOT_S = 0.01  # additional time allowed for each slot
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """Slots to be read from one source; `read_id` comes back when they are here.
+    """Slots to read from one source; `read_id` is returned when they are here.
 
-    `cut` says what a slot is: a block, where both sides' blocks are alike. `checks` has what
-    the checksum of each of them has to be, or nothing.
+    `cut` says what a slot is: a block, if both sides have the same layout. `checks` has the
+    expected checksum of each slot, or is empty.
     """
 
     read_id: int
@@ -34,7 +34,7 @@ class ReadOrder:
 
 @dataclass(slots=True)
 class _Read:
-    """One read under way; nothing has moved over its link since `moved_at`."""
+    """A read in flight; no read over its link has ended since `moved_at`."""
 
     pull: Pull
     host: Welcome
@@ -44,7 +44,7 @@ class _Read:
 
 @dataclass(slots=True)
 class ReadBook:
-    """Every read from its order to its end: for which pull, and over which meeting."""
+    """Every read from its order to its end: its pull, and the Welcome that it began with."""
 
     _open: dict[int, _Read] = field(default_factory=dict)
     _num_reads: int = 0
@@ -52,7 +52,7 @@ class ReadBook:
     def order(
         self, pull: Pull, host: Welcome, cut: BlockMapping, *, now: float
     ) -> ReadOrder | None:
-        """One read of all that can be read by now, of the memory that `host` told of."""
+        """One read of all that can be read by now, from the memory of `host`."""
         runs, checks = pull.take_runs(cut)
         if not runs:
             return None
@@ -62,7 +62,7 @@ class ReadBook:
         return ReadOrder(self._num_reads, pull.address, runs, checks, cut)
 
     def end(self, read_id: int, *, now: float) -> tuple[Pull, Welcome]:
-        """It will write no more; whose it was, and who was met at its start."""
+        """The read will write no more; returns its pull and the Welcome that it began with."""
         ended = self._open.pop(read_id)
         for read in self._open.values():
             if read.host is ended.host:
@@ -71,12 +71,12 @@ class ReadBook:
         return ended.pull, ended.host
 
     def restart_timeouts(self, now: float) -> None:
-        """Nobody looked for a while: what has moved meanwhile is seen in a moment only."""
+        """The thread was stalled: count every timeout from now."""
         for read in self._open.values():
             read.moved_at = now
 
     def is_stuck(self, host: Welcome, *, now: float) -> bool:
-        """Whether none of the reads over this meeting has ended in the time for them."""
+        """Whether none of the reads that began with this Welcome has ended in time."""
         reads = [read for read in self._open.values() if read.host is host]
         if not reads:
             return False

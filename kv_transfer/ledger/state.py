@@ -1,36 +1,38 @@
-"""One hand-over, from its ticket to its last word. Both sides go through the same states.
+"""The states of one hand-over, from ticket to end. Both sides go through the same states.
 
-               the source                    the sink
-    QUEUED     no block is final             was told of none
-      │        extend                        News
-    FILLING    some are: whoever asks        reads them while it hears of more,
-      │        is told                       if it has room for them
-      │        seal                          News, sealed
-    SEALED     all are; nobody has asked     knows of all, and has no room for them
-      │        Look                          pull
-    PULLING    a sink has the ticket         reads the last of them
-      │          │                           all are here: Settle
-      │          │                         SETTLING   waits for the source's word
-      │        Settle                        Confirmed
-    SETTLED    the blocks are free           the blocks are filled
-
-    A sink that leaves a ticket to another ends as if that had been withdrawn; the source stays
-    where it is, as it does where another sink takes the ticket.
+                   the source                    the sink
+    QUEUED         no block is final             knows of no block
+      │            extend                        News
+    FILLING        some blocks are final; a      reads them while more are announced,
+      │            sink that asks is told        if it has room for them
+      │            seal                          News, sealed
+    SEALED         all are final; no sink has    knows of all blocks, but has no room for
+      │            asked                         them
+      │            Look                          pull
+    PULLING        a sink has the ticket         reads the last of them
+      │   │                                      all are here: Settle
+      │  SETTLING                                waits for the source's answer
+      │   │        Settle                        Confirmed
+    SETTLED        the blocks are free           the blocks are filled
 
     … or, from any of these:
-    ENDING       │                         a read may still write, or no job asked for it yet
-      │          │                           the last read ends
-    WITHDRAWN  withdrawn, or abandoned       abandoned
-    EXPIRED    nobody asked in time          the source's lease was over
-    FAILED                                   no way to the source, or no match
 
-Each side keeps a state of its own, and they agree on one thing only: it is SETTLED at the
-sink only if it was SETTLED at the source, in between a Settle and its Confirmed. The other
-way round it may not be: the word was lost, and the sink takes what it has read for void.
+    ENDING                                       a read may still write, or no job has asked yet
+      │                                          the last read ends
+    WITHDRAWN      withdrawn, or abandoned       abandoned
+    EXPIRED        nobody asked in time          the source's lease was over
+    FAILED                                       source unreachable, or no match
 
-The source's blocks are lent from FILLING to its last state, the sink's may be written to from
-its `pull` to its last state. Each reaches one last state, once, and is told of it: `Settled`
-there, `Arrived` here, but for a ticket that was only held.
+A sink that leaves a ticket to another sink ends as if it had been withdrawn. The source's state
+does not change then, nor when another sink takes the ticket.
+
+Each side keeps its own state. They agree on one thing only: the sink is SETTLED only if the
+source was SETTLED, between a Settle and its Confirmed. The reverse need not hold: if the
+Confirmed was lost, the sink treats its copy as void.
+
+The source's blocks are lent from FILLING to its final state; the sink's may be written to from
+its `pull` to its final state. Each side reaches exactly one final state, and reports it once:
+`Settled` at the source, `Arrived` at the sink (except for a ticket that was only held).
 """
 
 from collections.abc import Mapping
@@ -38,11 +40,11 @@ from enum import Enum, auto
 
 
 class IllegalTransition(AssertionError):
-    """A book broke its own promise; what a peer says never leads here."""
+    """A book has a bug; no message from a peer can cause this."""
 
 
 class HandOverState(Enum):
-    """Where a hand-over is; see the module's picture."""
+    """The state of a hand-over; see the module's picture."""
 
     QUEUED = auto()
     FILLING = auto()
@@ -57,11 +59,11 @@ class HandOverState(Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing follows."""
+        """Whether no state follows."""
         return not NEXT[self]
 
     def to(self, state: "HandOverState") -> "HandOverState":
-        """The next state; raises IllegalTransition where the picture has no such line."""
+        """The next state; raises IllegalTransition if the picture has no such transition."""
         if state not in NEXT[self]:
             raise IllegalTransition(f"{self.name} is not followed by {state.name}")
         return state

@@ -1,4 +1,4 @@
-"""The source of the connector inside one process: its books, and nothing in between."""
+"""The source of the connector inside one process: its books, without a transport."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Clock = Callable[[], float]
 
 
 def layout_of(regions: Sequence[Region]) -> KvLayout:
-    """Blocks of bytes, where nothing is known of what they mean."""
+    """A layout of opaque bytes, for regions of unknown meaning."""
     sizes = tuple(region.block_bytes for region in regions)
     return KvLayout("bytes", 1, len(sizes), sizes, len(sizes))
 
@@ -28,7 +28,7 @@ def layout_of(regions: Sequence[Region]) -> KvLayout:
 class LocalSource:
     """Serves its own regions to any LocalSink that holds a ticket.
 
-    While it is `asleep` it answers nobody; what it was told meanwhile it hears afterwards.
+    While it is `asleep` it answers nothing; it handles the messages of that time when it wakes.
     """
 
     engine_id: str
@@ -48,18 +48,18 @@ class LocalSource:
         self._sums = BlockChecksums(self.regions)
 
     def offer(self, request_id: str, outer_id: str | None = None) -> KvTicket:
-        """Open a lease; the engine id makes the ticket's name new with every start."""
+        """Open a lease; the engine id makes ticket ids unique across restarts."""
         ticket_id = f"{self.engine_id}/{request_id}"
         self.book.offer(ticket_id, outer_id)
         return KvTicket(ticket_id, self.engine_id, *self.address, self.fingerprint)
 
     def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
-        """The sink sees them at its next look."""
+        """The sink is told at its next Look."""
         self.book.extend(ticket_id, blocks)
         self._make_sums()
 
     def seal(self, ticket_id: str, sealed: Sealed) -> None:
-        """The sink sees it at its next look."""
+        """The sink is told at its next Look."""
         self.book.seal(ticket_id, sealed, now=self.clock())
 
     def withdraw(self, ticket_id: str) -> None:
@@ -67,23 +67,23 @@ class LocalSource:
         self.book.withdraw(ticket_id)
 
     def loan_requests(self) -> Sequence[LoanRequest]:
-        """What sinks have asked for since the last call."""
+        """Loan requests since the last call."""
         news, self.book.loan_requests = self.book.loan_requests, []
         return news
 
     def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
-        """The sink hears of it at its next poll."""
+        """The sink is told at its next poll."""
         ticket_id = f"{self.engine_id}/{name}"
         self.book.lend(asked, ticket_id, blocks, sealed, now=self.clock())
         self._make_sums()
         return ticket_id
 
     def decline(self, asked: LoanRequest) -> None:
-        """The sink hears of it at its next poll."""
+        """The sink is told at its next poll."""
         self.book.decline(asked)
 
     def poll(self) -> Sequence[Settled]:
-        """Hear what came in its sleep, expire what is late, then hand over the news."""
+        """Handle messages that came during sleep, expire leases, then return what settled."""
         self._wake_up()
         self.book.expire(self.clock())
         news, self.book.settled = self.book.settled, []
@@ -94,7 +94,7 @@ class LocalSource:
         self.book.withdraw_all()
 
     def deliver(self, peer: bytes, message: FromSink) -> list[FromSource]:
-        """Called by a sink: its message, and what this source has to say to it."""
+        """Called by a sink: handle its message and return the answers."""
         if self.asleep:
             self._unheard.append((peer, message))
             return []
@@ -105,7 +105,7 @@ class LocalSource:
         return self.take_messages(peer)
 
     def take_messages(self, peer: bytes) -> list[FromSource]:
-        """What there is to say to a sink that has said nothing."""
+        """Messages for a sink that has sent nothing."""
         if self.asleep:
             return []
         sent = self.book.outbox
@@ -113,7 +113,7 @@ class LocalSource:
         return [answer for to, answer in sent if to == peer]
 
     def _make_sums(self) -> bool:
-        """Whether there were any to make."""
+        """Compute missing checksums; returns whether there were any."""
         orders = self.book.missing_checksums(sum(region.num_blocks for region in self.regions))
         for order in orders:
             self.book.add_checksums(order, make_checksums(self._sums, order))

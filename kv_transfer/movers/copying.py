@@ -1,4 +1,4 @@
-"""Copies blocks within one process, as far and as well as a broken link would."""
+"""Copies blocks within one process, optionally with the errors of a broken link."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from kv_transfer.regions import Region
 
 @dataclass(slots=True)
 class Copier:
-    """From their regions into `ours`; `left` is how many more bytes the link lets through."""
+    """Copies from a source's regions into `ours`; after `left` more bytes the link breaks."""
 
     ours: Sequence[Region]
     blocks_copied: int = 0
@@ -21,9 +21,9 @@ class Copier:
     def copy(
         self, theirs: Sequence[Region], order: ReadOrder, *, spoil: bool
     ) -> PeerUnreachable | None:
-        """All runs in order; `spoil` makes the first byte of each block or piece wrong.
+        """Copy all runs in order; `spoil` makes the first byte of each block or piece wrong.
 
-        The error, if there is one, comes after what was copied before it.
+        If an error is returned, everything before it was copied.
         """
         try:
             self.blocks_copied += sum(run.count for run in order.runs)
@@ -39,7 +39,7 @@ class Copier:
     def _blocks(
         self, theirs: Sequence[Region], order: ReadOrder
     ) -> Iterator[tuple[int, int, int]]:
-        """Where each block is, where it goes, and its bytes."""
+        """For each block: source address, target address, bytes."""
         for run in order.runs:
             for index in range(run.count):
                 for there, here in zip(theirs, self.ours, strict=True):
@@ -49,7 +49,7 @@ class Copier:
     def _pieces(
         self, theirs: Sequence[Region], order: ReadOrder
     ) -> Iterator[tuple[int, int, int]]:
-        """The same for sides that are not alike."""
+        """The same for sides with different layouts."""
         there, here = both_sides(order, theirs, self.ours)
         columns = there.address, here.address, here.size
         yield from zip(*(column.tolist() for column in columns), strict=True)

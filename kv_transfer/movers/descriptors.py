@@ -1,8 +1,9 @@
-"""What a read moves, as NIXL wants it: rows of (address, bytes, device index). Pure.
+"""What a read moves, in NIXL's form: rows of (address, bytes, device index). Pure.
 
-Rows are made as arrays: a row costs nanoseconds, where a call for each would cost more than
-the bytes of a block. A long read is cut into pieces: where the processor copies, the thread
-that begins one is away until its bytes are here, and it keeps leases alive, too.
+Rows are built as arrays: that costs nanoseconds for each, where a call for each would cost more
+than the bytes of a block. A long read is cut into pieces: where the CPU does the copying, the
+thread that starts a transfer is busy until its bytes are here, and that thread also keeps
+leases alive.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,21 +22,22 @@ Side = Sequence[Region] | Sequence[RemoteRegion]
 
 
 def blocks_of(region: Region | RemoteRegion) -> Rows:
-    """[1, 5]: all of its blocks, as NIXL has equal and equally distant ones: address, bytes,
-    device index, bytes to the next, how many."""
+    """All blocks of a region as [1, 5], NIXL's form for equal blocks at equal distances:
+    address, bytes, device index, distance to the next block, number of blocks.
+    """
     size = region.block_bytes
     row = [region.address, size, device_of(region)[1], size, region.num_blocks]
     return np.array([row], dtype=np.uint64)
 
 
 def numbers_of(regions: Side, firsts: Column, counts: Column) -> Numbers:
-    """Which of the blocks of all regions, counted through, some runs are: region by region.
+    """The indices of some runs' blocks among the blocks of all regions, region by region.
 
-    IndexError for a block that is in none.
+    IndexError for a block that is in no region.
     """
     low, high = int(firsts.min()), int((firsts + counts).max()) - 1
     for region in regions:
-        region.at(low)  # raises for what does not lie inside
+        region.at(low)  # raises if out of range
         region.at(high)
     blocks = expand_runs(firsts, counts).astype(np.int32)
     before = np.cumsum([0, *(region.num_blocks for region in regions[:-1])], dtype=np.int32)
@@ -43,19 +45,19 @@ def numbers_of(regions: Side, firsts: Column, counts: Column) -> Numbers:
 
 
 def rows_in(found: Spans, regions: Side) -> Rows:
-    """[spans, 3], each on the device of its region."""
+    """The spans as [spans, 3], each on its region's device."""
     devices = np.array([device_of(region)[1] for region in regions])
     columns = found.address, found.size, devices[found.region]
     return np.stack(columns, axis=1).astype(np.uint64)
 
 
 def device_of(region: Region | RemoteRegion) -> tuple[str, int]:
-    """NIXL's name of the memory's kind, and the device's index."""
+    """NIXL's name for the kind of memory, and the device's index."""
     return kind_of(region.device)
 
 
 def kind_of(device: str) -> tuple[str, int]:
-    """The same of `cpu`, or `cuda:<index>`."""
+    """The same for a device name: `cpu`, or `cuda:<index>`."""
     kind, _, index = device.partition(":")
     return ("DRAM", 0) if kind == "cpu" else ("VRAM", int(index or 0))
 
@@ -66,7 +68,7 @@ def pieces(ours: Rows, theirs: Rows, most: int = PIECE_BYTES) -> Iterator[tuple[
     Rows of the two sides have equal sizes, pair by pair.
     """
     if ours[:, 1].sum() <= most:
-        yield ours, theirs  # nearly always, and quicker so
+        yield ours, theirs  # nearly always the case, and faster this way
         return
     ours, theirs = _split(ours, most), _split(theirs, most)
     ends = np.cumsum(ours[:, 1], dtype=np.int64)
@@ -76,7 +78,7 @@ def pieces(ours: Rows, theirs: Rows, most: int = PIECE_BYTES) -> Iterator[tuple[
 
 
 def _split(rows: Rows, most: int) -> Rows:
-    """No row of more than `most` bytes."""
+    """Split rows so that none has more than `most` bytes."""
     parts = -(-rows[:, 1].astype(np.int64) // most)
     if (parts == 1).all():
         return rows

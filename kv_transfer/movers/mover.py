@@ -1,4 +1,4 @@
-"""How bytes get from another node's memory into ours: the part that connectors differ in."""
+"""How bytes get from another node's memory into ours; this is what connectors differ in."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ Interest = int
 
 
 class KvReader(Protocol):
-    """Reads from peers it has met.
+    """Reads from peers that it is connected to.
 
-    All calls come from one thread and none of them waits.
+    All calls come from one thread, and none of them blocks.
     """
 
     def connect(self, address: Address, welcome: Welcome) -> None:
         """Get ready to read from this peer; raises TransferError."""
 
     def disconnect(self, address: Address) -> None:
-        """Forget a peer; reads from it that are under way end with an error."""
+        """Forget a peer; its reads in flight end with an error."""
 
     def read(self, order: ReadOrder) -> None:
-        """Start a read; its end is told by `poll`, also where it fails at once."""
+        """Start a read; `poll` reports its end, even if it fails at once."""
 
     def poll(self) -> Sequence[ReadEnd]:
-        """Make progress, for peers too, and tell which reads ended since the last call."""
+        """Make progress, also for peers; returns the reads that ended since the last call."""
 
     def stalled_sources(self) -> Collection[Address]:
-        """Peers whose `poll` may help a read of ours now; told again while it may."""
+        """Peers whose `poll` may help a read of ours now; repeated for as long as it may."""
 
 
 class Mover(KvReader, Protocol):
-    """A reader whose own memory can be read by those who have its card."""
+    """A reader whose own memory can be read by peers that have its card."""
 
     @property
     def card(self) -> bytes:
@@ -44,28 +44,28 @@ class Mover(KvReader, Protocol):
 
     @property
     def needs_polling(self) -> bool:
-        """Whether peers that read from us may need our `poll`, and nothing announces them."""
+        """Whether peers' reads may need our `poll` without anything announcing them."""
 
     @property
     def pending(self) -> bool:
-        """Whether reads of ours are under way that only `poll` brings on; call it often."""
+        """Whether reads of ours are in flight that only `poll` advances; call it often."""
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """File descriptors that announce work for `poll`, with select.poll's events."""
+        """File descriptors that announce work for `poll`, with the events of select.poll."""
 
     def close(self) -> None:
-        """Let go of memory and sockets."""
+        """Release memory and sockets."""
 
 
 @dataclass(slots=True)
 class ReaderWrapper:
-    """Another reader, and does as that one does: for those who see or change a part of it."""
+    """Wraps a reader and forwards every call, for subclasses that change or observe some."""
 
     mover: KvReader
 
     def connect(self, address: Address, welcome: Welcome) -> None:
-        """As the reader does, here and below."""
+        """See KvReader, here and below."""
         self.mover.connect(address, welcome)
 
     def disconnect(self, address: Address) -> None:
@@ -73,44 +73,44 @@ class ReaderWrapper:
         self.mover.disconnect(address)
 
     def read(self, order: ReadOrder) -> None:
-        """Begin."""
+        """See KvReader."""
         self.mover.read(order)
 
     def poll(self) -> Sequence[ReadEnd]:
-        """Make progress."""
+        """See KvReader."""
         return self.mover.poll()
 
     def stalled_sources(self) -> Collection[Address]:
-        """Who may help."""
+        """See KvReader."""
         return self.mover.stalled_sources()
 
 
 @dataclass(slots=True)
 class MoverWrapper(ReaderWrapper):
-    """Another mover, and does as that one does: with its own memory."""
+    """Wraps a mover and forwards every call."""
 
     mover: Mover
 
     @property
     def card(self) -> bytes:
-        """As the mover's."""
+        """The wrapped mover's, here and below."""
         return self.mover.card
 
     @property
     def needs_polling(self) -> bool:
-        """As the mover's."""
+        """See `card`."""
         return self.mover.needs_polling
 
     @property
     def pending(self) -> bool:
-        """As the mover's."""
+        """See `card`."""
         return self.mover.pending
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """As the mover's."""
+        """See `card`."""
         return self.mover.interests
 
     def close(self) -> None:
-        """As the mover does."""
+        """Close the wrapped mover."""
         self.mover.close()

@@ -1,10 +1,10 @@
 """The NIXL mover: one-sided reads through UCX, from DRAM or device memory.
 
-The passive side does nothing where UCX has a shared-memory or RDMA path; over plain TCP its
-agent must be polled, which `poll` does too. NIXL's own progress thread stays off: it spins.
-
-NIXL cannot stop a transfer. Once its remote agent or its handle is released, NIXL says that it
-is over while UCX still writes. So a source is released only after its last transfer has ended.
+The passive side does nothing if UCX has a shared-memory or RDMA path; over plain TCP its agent
+must be polled, which `poll` also does. NIXL's own progress thread is not used, because it
+spins. NIXL cannot stop a transfer: once its remote agent or its handle is released, NIXL
+reports it as over while UCX still writes. So a source is released only after its last transfer
+has ended.
 """
 
 import os
@@ -52,16 +52,16 @@ from kv_transfer.wire import Welcome
 if TYPE_CHECKING:
     from nixl_cu12._api import nixl_agent, nixl_prepped_dlist_handle
 
-OURS = "NIXL_INIT_AGENT"  # NIXL's name for the side that asks
-AGAIN_S = 0.02  # until a source is asked for help again
-POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
+OURS = "NIXL_INIT_AGENT"  # NIXL's name for the initiating side
+AGAIN_S = 0.02  # before a source is asked for help again
+POSTING_S = 0.01  # where the CPU copies, starting a transfer takes as long as its bytes
 
 
 @dataclass(slots=True)
 class NixlMover:
     """One agent with our regions registered.
 
-    `poll` begins pieces of all reads in turn, for POSTING_S: a long read delays no other.
+    `poll` starts pieces of all reads in turn, for POSTING_S: a long read delays no other.
     """
 
     agent: "nixl_agent"
@@ -71,7 +71,7 @@ class NixlMover:
     clock: Callable[[], float] = time.monotonic
     _peers: dict[Address, NixlSource] = field(default_factory=dict)
     _reads: deque[NixlRead] = field(default_factory=deque)
-    _leaving: list[NixlSource] = field(default_factory=list)  # parted from, to be forgotten
+    _leaving: list[NixlSource] = field(default_factory=list)  # disconnected, but not released
     landings: StagingPool | None = None
 
     @classmethod
@@ -83,9 +83,9 @@ class NixlMover:
 
     @classmethod
     def over(cls, agent: "nixl_agent", regions: Sequence[Region]) -> "NixlMover":
-        """Register all regions; raises UnusableMemory where the agent does not take one.
+        """Register all regions; raises UnusableMemory if the agent refuses one.
 
-        UCX sets a device's copies to be synchronous with what it does there by itself.
+        UCX itself makes the device's operations on registered memory synchronous.
         """
         for region in regions:
             size = region.block_bytes * region.num_blocks
@@ -111,26 +111,26 @@ class NixlMover:
 
     @property
     def pending(self) -> bool:
-        """Nobody else drives our reads."""
+        """True while there are reads: nothing else advances them."""
         return bool(self._reads)
 
     @property
     def interests(self) -> Mapping[int, int]:
-        """NIXL has nothing to wait on."""
+        """NIXL has no file descriptor to wait for."""
         return {}
 
     def connect(self, address: Address, welcome: Welcome) -> None:
-        """Load the peer's metadata; one that restarted is another peer."""
+        """Load the peer's metadata; a peer that restarted counts as a different one."""
         self.disconnect(address)
         if len(welcome.cards) != 1:
             raise PeerUnreachable(f"{address}: one rank expected, {len(welcome.cards)} offered")
         left = [peer for peer in self._leaving if peer.agent == welcome.engine_id]
-        # to load it again would make NIXL blind to what it still does
+        # loading it again would hide its unfinished transfers from NIXL
         self._peers[address] = left[0] if left else self._load(address, welcome)
         self._leaving = [peer for peer in self._leaving if peer not in left]
 
     def disconnect(self, address: Address) -> None:
-        """Drop the peer's metadata, once what is under way has ended by itself."""
+        """Drop the peer's metadata, once its transfers in flight have ended by themselves."""
         for read in self._reads:
             if read.order.address == address and read.waiting:
                 read.fail(TransferCancelled())
@@ -147,16 +147,16 @@ class NixlMover:
         return NixlSource(name, welcome.regions, blocks, welcome.machine == self.machine)
 
     def _forget(self) -> None:
-        """Let go of those who left and have nothing under way."""
+        """Release peers that were disconnected and have no transfer in flight."""
         busy = [read.peer for read in self._reads if read.begun]
         for peer in [one for one in self._leaving if one not in busy]:
             self._leaving.remove(peer)
-            with suppress(*FAILURES):  # it is gone already, which is all we want
+            with suppress(*FAILURES):  # it may be gone already
                 peer.blocks.release()
                 self.agent.remove_remote_agent(peer.agent)
 
     def read(self, order: ReadOrder) -> None:
-        """All runs and regions, in pieces, which `poll` begins."""
+        """Queue all runs and regions in pieces, which `poll` starts."""
         read = NixlRead(order, self._peers.get(order.address))
         try:
             read.waiting.extend(self._pieces(order))
@@ -165,7 +165,7 @@ class NixlMover:
         self._reads.append(read)
 
     def poll(self) -> Sequence[ReadEnd]:
-        """Drive our reads; without any, the agent makes progress for its peers."""
+        """Advance our reads; if there are none, the agent makes progress for its peers."""
         if not self._reads:
             self.agent.get_new_notifs()
         self._begin()
@@ -179,8 +179,8 @@ class NixlMover:
         return [(read.order.read_id, read.error) for read in over]
 
     def stalled_sources(self) -> Collection[Address]:
-        """Where the processor copies, or an adapter, a piece ends in milliseconds: a read from
-        our machine that stands still shares no memory, so its source is as good as elsewhere.
+        """Sources of reads that stall. Where the CPU or an adapter copies, a piece ends in
+        milliseconds, so a stalled read from this machine means that memory is not shared.
         """
         now = self.clock()
         late = [read for read in self._reads if read.begun and read.patience <= now]
@@ -191,7 +191,7 @@ class NixlMover:
         return {read.order.address for read in late}
 
     def close(self) -> None:
-        """Forget the peers; the memory is let go with the agent."""
+        """Disconnect the peers; the memory is released with the agent."""
         for address in list(self._peers):
             self.disconnect(address)
         self.blocks.release()
@@ -218,12 +218,12 @@ class NixlMover:
             yield partial(self._by_number, peer, ours[some], theirs[some])
 
     def _by_number(self, peer: NixlSource, ours: Numbers, theirs: Numbers) -> Transfer:
-        """Whole blocks, which were prepared."""
+        """Read whole blocks, which were prepared."""
         make = self.agent.make_prepped_xfer
         return Transfer(make("READ", self.blocks, ours, peer.blocks, theirs))
 
     def _by_landing(self, peer: NixlSource, parcel: StagedRead) -> Transfer | None:
-        """Whole stretches of theirs, to be taken apart here."""
+        """Read contiguous ranges of theirs into a staging slot, to be taken apart here."""
         assert self.landings is not None
         landing = self.landings.take(parcel)
         if landing is None:
@@ -237,13 +237,13 @@ class NixlMover:
         return Transfer(made.handle, landing)
 
     def _by_address(self, peer: NixlSource, ours: Rows, theirs: Rows) -> Transfer:
-        """Parts of blocks."""
+        """Read parts of blocks."""
         local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
         remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
         return Transfer(self.agent.initialize_xfer("READ", local, remote, peer.agent))
 
     def _begin(self) -> None:
-        """Begin what waits, a piece of each read in turn, until it has taken long."""
+        """Start waiting pieces, one of each read in turn, for at most POSTING_S."""
         late = self.clock() + POSTING_S
         while waiting := [read for read in self._reads if read.waiting]:
             moved = False
@@ -256,7 +256,7 @@ class NixlMover:
                 return
 
     def _post(self, read: NixlRead) -> bool:
-        """Begin one piece, which may be over when this returns; whether there was room."""
+        """Start one piece, which may be over when this returns; False if there was no room."""
         try:
             made = read.waiting[0]()
             if made is None:
@@ -270,7 +270,7 @@ class NixlMover:
         return True
 
     def _is_over(self, read: NixlRead, transfer: Transfer) -> bool:
-        """Whether this transfer moves nothing more."""
+        """Whether this transfer writes nothing more."""
         handle, landing = transfer.handle, transfer.landing
         if landing is not None and landing.under_way:
             return landing.is_over()
@@ -291,7 +291,7 @@ class NixlMover:
 def _prepare(
     agent: "nixl_agent", name: str, regions: Sequence[Region] | Sequence[RemoteRegion]
 ) -> "nixl_prepped_dlist_handle":
-    """All blocks, once: to name some of them by number costs next to nothing."""
+    """Prepare all blocks once, so that transfers can name them cheaply by number."""
     rows = np.concatenate([blocks_of(region) for region in regions])
     return agent.prep_xfer_dlist(name, rows, device_of(regions[0])[0])
 

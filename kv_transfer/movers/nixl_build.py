@@ -1,7 +1,7 @@
-"""Which of NIXL's builds is used: the one for the CUDA that torch has, or what is installed.
+"""Which of NIXL's builds is used: the one for torch's CUDA version, or whichever is installed.
 
-`nixl` itself wants two of them, each with a UCX of its own; one is enough. A UCX for another
-CUDA than the process has cannot register the memory of a device.
+The `nixl` package requires two builds, each with its own UCX; one is enough. A UCX built for a
+different CUDA version than the process has cannot register device memory.
 """
 
 import sys
@@ -16,9 +16,9 @@ BUILDS = ("nixl_cu13", "nixl_cu12")
 
 
 def build_for(cuda: str | None, installed: tuple[str, ...]) -> str:
-    """`cuda` as torch says it, such as `13.0`; raises ImportError where none is installed.
+    """The build for torch's CUDA version, such as `13.0`; ImportError if none is installed.
 
-    Main memory any of them can move, so one that does not fit is better than none.
+    Any build can transfer main memory, so one that does not match is better than none.
     """
     if not installed:
         raise ImportError("NIXL is not installed: pip install nixl-cu12, or nixl-cu13")
@@ -32,7 +32,7 @@ def _load(part: str) -> Any:  # noqa: ANN401  bindings have no types
 
 
 def _cuda() -> str | None:
-    """Of the torch that this process has loaded, if it can use a device."""
+    """The CUDA version of the torch that this process has loaded, if it was built for CUDA."""
     torch: ModuleType | None = sys.modules.get("torch")
     said: str | None = torch.version.cuda if torch is not None else None
     return said
@@ -53,4 +53,4 @@ FAILURES = (
     bindings.nixlRepostActiveError,
     bindings.nixlUnknownError,
 )
-"""What it raises."""
+"""The exceptions that NIXL raises."""

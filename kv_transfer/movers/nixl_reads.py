@@ -1,7 +1,7 @@
-"""What the NIXL mover knows of its sources, and of its reads: who has to be asked for help.
+"""The NIXL mover's sources and reads, and which sources have to be asked for help.
 
-A read gets on by itself over shared memory and RDMA, once there is a connection. To make one,
-and always over plain TCP, UCX needs the source's agent to be polled meanwhile.
+Over shared memory and RDMA a read advances by itself, once there is a connection. To establish
+the connection, and always over plain TCP, UCX needs the source's agent to be polled.
 """
 
 from collections import deque
@@ -22,22 +22,22 @@ STALLED_S = 0.01  # without a piece that ends
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One that was begun; `landing`: its bytes are moved on from where they come to."""
+    """A started transfer; `landing`: the staging slot from which its bytes are moved on."""
 
     handle: "nixl_xfer_handle"
     landing: StagedTransfer | None = None
 
 
 TransferMaker = Callable[[], Transfer | None]
-"""Makes a transfer to be begun; None: there is no room for it now."""
+"""Makes a transfer that is ready to start; None: there is no room for it now."""
 
 
 @dataclass(slots=True, eq=False)
 class NixlSource:
     """A source, and the list of its blocks as NIXL has prepared it.
 
-    `shares_memory`, as far as we know: then only its connection wants its help, so until
-    something was read (`connected`).
+    `shares_memory`, as far as is known: then it is needed only to establish the connection, so
+    until something was read (`connected`).
     """
 
     agent: str
@@ -48,34 +48,34 @@ class NixlSource:
 
     @property
     def patience_s(self) -> float:
-        """How long a read from it may stand still before it is asked for help."""
+        """How long a read from it may stall before the source is asked for help."""
         return STALLED_S if self.shares_memory and self.connected else 0.0
 
 
 @dataclass(slots=True)
 class NixlRead:
-    """One order: pieces that wait, and transfers that were begun."""
+    """One order: pieces that wait, and transfers that were started."""
 
     order: ReadOrder
     peer: NixlSource | None
     waiting: deque[TransferMaker] = field(default_factory=deque)
     begun: list[Transfer] = field(default_factory=list)
     error: TransferError | None = None
-    patience: float = 0.0  # when its source is asked for help, if nothing has ended by then
+    patience: float = 0.0  # when its source is asked for help unless a piece has ended
 
     def be_patient(self, now: float) -> None:
-        """It has just moved; what it was told to wait for anyway, it waits for."""
+        """Progress was made: wait again, at least until a time set earlier."""
         patience_s = self.peer.patience_s if self.peer else STALLED_S
         self.patience = max(self.patience, now + patience_s)
 
     def fail(self, error: TransferError) -> None:
-        """Nothing more is begun; it ends with what was."""
+        """Start nothing more; the read ends when its started transfers have ended."""
         self.error = self.error or error
         self.waiting.clear()
 
 
 def note_connected(over: Iterable[NixlRead]) -> None:
-    """What these have read came over a connection."""
+    """Record that these sources have a connection, since something was read from them."""
     for read in over:
         if read.peer and read.error is None:
             read.peer.connected = True

@@ -1,6 +1,6 @@
-"""The strip that NIXL reads into, where pieces go to their places from there.
+"""Staging for NIXL: reads go into a buffer, and pieces are moved from there to their places.
 
-It is taken from the device, and told to the agent, when a source first has other blocks.
+The buffer is allocated and registered when a source with another layout is first read.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StagingPool:
-    """Of one agent, on one device; where there is no room for a strip, never any."""
+    """The staging buffer of one agent on one device, or none if it cannot be allocated."""
 
     agent: "nixl_agent"
     device: str
@@ -38,18 +38,18 @@ class StagingPool:
     _refused: bool = field(default=False)
 
     def parcels(self, there: Spans, here: Spans) -> Sequence[StagedRead]:
-        """How to read what lies so there and is to lie so here; none: piece by piece."""
+        """How to read `there` into `here` by way of the buffer; empty: read piece by piece."""
         found = plan_staged_reads(there, here, self.slot_bytes)
         return found if found and self._opened() else []
 
     def take(self, parcel: StagedRead) -> StagedTransfer | None:
-        """A slot for it, if one is free."""
+        """Take a slot for it; None if none is free."""
         assert self.strip is not None
         slot = self.strip.take()
         return None if slot is None else StagedTransfer(self.strip, slot, parcel)
 
     def rows(self, landing: StagedTransfer) -> Rows:
-        """Where its stretches are read to."""
+        """Where its ranges are read to."""
         sizes = landing.parcel.there.size
         index = np.full(len(sizes), kind_of(self.device)[1], dtype=np.int64)
         columns = landing.slot + landing.parcel.starts, sizes, index

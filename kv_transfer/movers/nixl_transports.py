@@ -1,4 +1,4 @@
-"""Which of UCX's transports NIXL may use, by the memory that is to be read. Pure."""
+"""Which of UCX's transports NIXL may use, depending on the memory to be read. Pure."""
 
 import logging
 from collections.abc import MutableMapping, Sequence
@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 def choose_transports(regions: Sequence[Region], variables: MutableMapping[str, str]) -> None:
-    """Without a device and without a choice, UCX stays on this CPU.
+    """Restrict UCX to CPU transports, unless a region is on a device or UCX_TLS is set.
 
-    With a device it chooses itself, among CUDA IPC, RDMA and the others. Memory that torch
-    has put together of segments it can only copy through main memory, which is told.
+    With a device UCX chooses by itself among CUDA IPC, RDMA and others. Memory from torch's
+    expandable segments can only be copied through main memory, which is logged.
     """
     if all(region.device == "cpu" for region in regions):
         variables.setdefault("UCX_TLS", CPU_TRANSPORTS)

@@ -1,8 +1,8 @@
-"""The movers of a node's ranks as one: a read is over when each rank's part of it is.
+"""Combines the movers of a node's ranks: a read is over when each rank's part of it is.
 
-Each rank reads into its own region, from the agent of each rank of the source that has some of
-its heads (blocks/rank_split.py). To the mover of one rank, each rank of a source is a peer with
-one region, under an address of its own.
+Each rank reads into its own region, from the agent of each of the source's ranks that has some
+of its heads (blocks/rank_split.py). To the mover of one rank, each rank of a source is a peer
+with one region and its own address.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ from kv_transfer.wire import Welcome
 
 @dataclass(slots=True)
 class _SplitRead:
-    """A read of which so many parts are under way."""
+    """A read of which `left` parts are in flight."""
 
     read_id: int
     left: int
@@ -33,34 +33,33 @@ class RanksMover:
 
     movers: Sequence[Mover]
     _met: dict[Address, int] = field(default_factory=dict)  # how many agents a peer has
-    _wholes: dict[int, _SplitRead] = field(
-        default_factory=dict
-    )  # by the number of a part, below zero
+    # by the number of a part, which is negative
+    _wholes: dict[int, _SplitRead] = field(default_factory=dict)
     _num_parts: int = 0
     _failed: list[ReadEnd] = field(default_factory=list)
 
     @property
     def card(self) -> bytes:
-        """Of the first rank; the others' are told beside it."""
+        """The first rank's; the others' are announced beside it."""
         return self.movers[0].card
 
     @property
     def needs_polling(self) -> bool:
-        """Whether any is."""
+        """Whether any of the movers does."""
         return any(mover.needs_polling for mover in self.movers)
 
     @property
     def pending(self) -> bool:
-        """Whether any is, or a read has failed before it began."""
+        """Whether any of the movers is, or a read failed before it began."""
         return bool(self._failed) or any(mover.pending for mover in self.movers)
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """All of them."""
+        """Those of all movers."""
         return {fd: what for mover in self.movers for fd, what in mover.interests.items()}
 
     def connect(self, address: Address, welcome: Welcome) -> None:
-        """Each of our ranks meets each of theirs, or the one agent that has all regions."""
+        """Connect each of our ranks to each of theirs, or to the one agent with all regions."""
         self.disconnect(address)
         agents = len(welcome.cards)
         if not welcome.regions or agents not in (1, len(welcome.regions)):
@@ -73,16 +72,16 @@ class RanksMover:
                 mover.connect(address_of(address, rank), alone)
 
     def disconnect(self, address: Address) -> None:
-        """From all of its ranks."""
+        """Disconnect from all ranks of the peer."""
         for rank in range(self._met.pop(address, 0)):
             for mover in self.movers:
                 mover.disconnect(address_of(address, rank))
 
     def read(self, order: ReadOrder) -> None:
-        """In parts, as many as there are pairs of ranks."""
+        """Read in parts, one for each pair of ranks."""
         agents = self._met.get(order.address, 0)
         if agents <= 1 and len(self.movers) == 1:
-            self.movers[0].read(order)  # as it is, under its own number
+            self.movers[0].read(order)  # unchanged, under its own number
             return
         parts = split_by_rank(order.cut, len(self.movers), apart=agents > 1)
         if any(theirs >= agents for _, theirs in parts):
@@ -111,7 +110,7 @@ class RanksMover:
         return ended
 
     def stalled_sources(self) -> Collection[Address]:
-        """Peers of any rank."""
+        """Peers with a rank for which any mover reports this."""
         waited = {at for mover in self.movers for at in mover.stalled_sources()}
         return {
             address
@@ -120,24 +119,24 @@ class RanksMover:
         }
 
     def close(self) -> None:
-        """Close all."""
+        """Close all movers."""
         for mover in self.movers:
             mover.close()
 
 
 def address_of(address: Address, rank: int) -> Address:
-    """Of one rank of a peer; the first is where the peer is."""
+    """The address that stands for one rank of a peer; rank 0 has the peer's own."""
     host, port = address
     return (f"{host} rank {rank}", port) if rank else address
 
 
 def agent_name(engine_id: str, rank: int) -> str:
-    """Of one rank's agent; the first is its engine's."""
+    """The name of one rank's agent; rank 0 has the engine's id."""
     return f"{engine_id}/{rank}" if rank else engine_id
 
 
 def _rank_of(welcome: Welcome, rank: int) -> Welcome:
-    """As if that rank were alone."""
+    """The Welcome of one rank, as if it were alone."""
     return msgspec.structs.replace(
         welcome,
         engine_id=agent_name(welcome.engine_id, rank),

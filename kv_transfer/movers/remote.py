@@ -1,8 +1,8 @@
-"""A mover in another process: both ends of the socket between that and ours.
+"""A mover in another process: both ends of the socket between that process and ours.
 
-The other process has a rank's KV memory and the agent that reaches it; ours has the books. What
-a Mover is told goes there as it is, and reads that ended come back. What may be refused there
-at once, such as meeting a peer, shows here at the first read.
+The other process has a rank's KV memory and the agent for it; ours has the books. Calls of the
+mover are forwarded there, and reads that ended are reported back. Errors that a call there
+raises at once, such as from `connect`, appear here at the first read.
 """
 
 import math
@@ -45,10 +45,10 @@ from kv_transfer.regions import Region, describe
 from kv_transfer.wire import Welcome
 
 REST_S = 5.0
-DRIVE_S = 0.001  # no agent has to make progress more often for its peers
-ASK_S = 1.0  # whether the other process is there, if it was not asked just now
+DRIVE_S = 0.001  # no agent needs to make progress for its peers more often
+ASK_S = 1.0  # between two pings, if there was no other answer
 STUCK_S = 15.0  # without an answer
-PAUSE_S = 0.0001  # between two looks at reads that nothing announces
+PAUSE_S = 0.0001  # between two polls of reads that nothing announces
 
 
 KINDS: Mapping[str, type[TransferError]] = {
@@ -64,10 +64,10 @@ class RankStuck(RuntimeError):
 
 @dataclass(slots=True)
 class RemoteMover:
-    """See Mover; the other process has it, and `introduced` it.
+    """See Mover; the mover itself is in the other process, which sent `introduced`.
 
-    With the end of that process this one ends, by a lifeline. Until then it is as if it stood
-    still, whose reads do not end.
+    This process ends if the other one does, by a lifeline. Until then the mover behaves like
+    one that is stalled and whose reads do not end.
     """
 
     line: Connection
@@ -75,11 +75,10 @@ class RemoteMover:
     clock: Callable[[], float] = time.monotonic
     _waits: tuple[Address, ...] = ()
     _driven_at: float = -math.inf
-    _asked_at: float = -math.inf  # since when there is no answer, or when there was one
+    _asked_at: float = -math.inf  # when the last ping was sent
     _answered: bool = True
-    _early: deque[ReadReport] = field(
-        default_factory=deque
-    )  # came before sums that we wait for
+    # reports that came before checksums that were waited for
+    _early: deque[ReadReport] = field(default_factory=deque)
 
     @classmethod
     def over(cls, line: Connection) -> "RemoteMover":
@@ -93,35 +92,37 @@ class RemoteMover:
 
     @property
     def needs_polling(self) -> bool:
-        """As the other process says."""
+        """As the other process reported."""
         return self.introduced.driven
 
     @property
     def pending(self) -> bool:
-        """The other process sees to its reads by itself."""
+        """False: the other process advances its reads by itself."""
         return False
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """What it says."""
+        """The socket to the other process."""
         return {self.line.fileno(): select.POLLIN}
 
     def connect(self, address: Address, welcome: Welcome) -> None:
-        """That it failed shows at the first read."""
+        """If it fails, that appears at the first read."""
         self._tell(ConnectCommand(address, welcome))
 
     def disconnect(self, address: Address) -> None:
-        """Its reads end with an error."""
+        """Reads in flight end with an error."""
         self._tell(DisconnectCommand(address))
 
     def read(self, order: ReadOrder) -> None:
-        """Begin, there."""
+        """Begin a read in the other process."""
         self._tell(ReadCommand.of(order))
 
     def poll(self) -> Sequence[ReadEnd]:
-        """What was told since the last call; and have it make progress for its peers.
+        """Reads that ended since the last call; also has the other mover make progress for its
+        peers.
 
-        Raises RankStuck: reads that are under way there may never end, nor may it be let go of.
+        Raises RankStuck if the other process does not answer: its reads may never end, and
+        their blocks can never be released.
         """
         ended, self._waits = list[ReadEnd](), ()
         for news in self._news():
@@ -136,17 +137,17 @@ class RemoteMover:
         return ended
 
     def stalled_sources(self) -> Collection[Address]:
-        """As it said last."""
+        """As the other process last reported."""
         return self._waits
 
     def request_checksums(
         self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> None:
-        """Of images that `cut` puts together of its region; without one, of blocks."""
+        """Of images that `cut` assembles from its region; without a cut, of blocks."""
         self._tell(ChecksumCommand(cut, tuple(map(tuple, slots)), level))
 
     def receive_checksums(self) -> list[int]:
-        """What was asked for first; raises RankStuck where it does not come."""
+        """The answer to the oldest request; raises RankStuck if it does not come."""
         deadline = self.clock() + STUCK_S
         with suppress(EOFError, OSError):
             while self.line.poll(max(0.0, deadline - self.clock())):
@@ -157,7 +158,7 @@ class RemoteMover:
         raise RankStuck("a rank does not say its checksums")
 
     def close(self) -> None:
-        """It ends with its process."""
+        """Close the socket; the other mover ends with its process."""
         self.line.close()
 
     def _ask(self, now: float) -> None:
@@ -184,7 +185,7 @@ class RemoteMover:
 
 @dataclass(slots=True)
 class MoverServer:
-    """The other end: a mover of one region, and who tells it what to read."""
+    """The other end: a mover of one region, driven by the messages of a RemoteMover."""
 
     line: Connection
     mover: Mover
@@ -193,23 +194,23 @@ class MoverServer:
 
     @property
     def introduced(self) -> RankIntroduction:
-        """The first word."""
+        """The first message."""
         return RankIntroduction(
             describe(self.region), self.mover.card, self.mover.needs_polling
         )
 
     def introduce(self) -> None:
-        """Say it; before anything else."""
+        """Send the first message."""
         self.line.send_bytes(msgspec.msgpack.encode(self.introduced))
 
     def run(self) -> None:
-        """Turn after turn; raises EOFError or OSError when the other end is gone."""
+        """Serve until the other end is gone; then raises EOFError or OSError."""
         while True:
             self._wait()
             self.turn()
 
     def turn(self) -> None:
-        """Do what was asked for, and tell what ended."""
+        """Handle the messages that have come, and report reads that ended."""
         asked = False
         while self.line.poll():
             message = _to_mover.decode(self.line.recv_bytes())
@@ -222,7 +223,7 @@ class MoverServer:
 
     def _wait(self) -> None:
         if self.mover.pending:
-            time.sleep(PAUSE_S)  # who computes in this process needs the interpreter, too
+            time.sleep(PAUSE_S)  # other threads of this process need the GIL
             return
         poller = select.poll()
         poller.register(self.line.fileno(), select.POLLIN)
@@ -242,7 +243,7 @@ class MoverServer:
             try:
                 self.mover.connect(message.address, message.welcome)
             except TransferError:
-                self.mover.disconnect(message.address)  # so its reads fail
+                self.mover.disconnect(message.address)  # so that its reads fail
 
 
 def _sums_of(sums: Checksums, asked: ChecksumCommand) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What the two ends of a mover in another process say to each other."""
+"""The messages between the two ends of a mover in another process."""
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ from kv_transfer.wire import Welcome
 
 
 class RankIntroduction(msgspec.Struct, frozen=True, tag="Introduced"):
-    """What peers are told of this rank, and what its mover is like."""
+    """What peers need to know of this rank, and whether its mover needs polling."""
 
     region: RemoteRegion
     card: bytes
@@ -21,14 +21,14 @@ class RankIntroduction(msgspec.Struct, frozen=True, tag="Introduced"):
 
 
 class ConnectCommand(msgspec.Struct, frozen=True, tag="Meet"):
-    """See Mover, here and below."""
+    """Mover.connect."""
 
     address: Address
     welcome: Welcome
 
 
 class DisconnectCommand(msgspec.Struct, frozen=True, tag="Leave"):
-    """Mover.part."""
+    """Mover.disconnect."""
 
     address: Address
 
@@ -43,14 +43,14 @@ class ReadCommand(msgspec.Struct, frozen=True, tag="Read"):
 
     @classmethod
     def of(cls, order: ReadOrder) -> "ReadCommand":
-        """Without checksums, which are another's to look at."""
+        """Without checksums, which the other end checks."""
         runs = BlockRuns.of(order.runs)
         columns = runs.theirs.tobytes(), runs.ours.tobytes(), runs.counts.tobytes()
         return cls(order.read_id, order.address, columns, order.cut)
 
     @property
     def order(self) -> ReadOrder:
-        """The same again."""
+        """The order again."""
         theirs, ours, counts = (np.frombuffer(one, dtype=np.int64) for one in self.runs)
         return ReadOrder(
             self.read_id, self.address, BlockRuns(theirs, ours, counts), (), self.cut
@@ -58,7 +58,7 @@ class ReadCommand(msgspec.Struct, frozen=True, tag="Read"):
 
 
 class ChecksumCommand(msgspec.Struct, frozen=True, tag="Sum"):
-    """Sums.of_pieces; without a cut Sums.of, each block alone in its slots."""
+    """Checksums.of_pieces; without a cut Checksums.of, each block alone in its slots."""
 
     cut: BlockMapping | None
     slots: tuple[tuple[int, ...], ...]
@@ -70,18 +70,18 @@ class ProgressCommand(msgspec.Struct, frozen=True, tag="Drive"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="Ask"):
-    """Are you there? Progress is the answer."""
+    """Asks for a sign of life; ReadReport is the answer."""
 
 
 class ReadReport(msgspec.Struct, frozen=True, tag="Progress"):
-    """Reads that ended, each with why and in what words; peers to be asked for help."""
+    """Reads that ended, each with its error's kind and text; sources that need help."""
 
     ended: tuple[tuple[int, str | None, str], ...]
     waits_for: tuple[Address, ...]
 
 
 class ChecksumReport(msgspec.Struct, frozen=True, tag="Summed"):
-    """What a Sum came to; they come in the order in which they were asked for."""
+    """The answer to a ChecksumCommand; answers come in the order of the commands."""
 
     sums: tuple[int, ...]
 

@@ -1,6 +1,6 @@
-"""Where the pieces of slots lie in memory, on one side: for connectors, by the thousand.
+"""Where the pieces of slots are in one side's memory, as arrays for thousands of them.
 
-Both sides of a transfer list the same bytes in the same order, so it does not matter who
+Both sides of a transfer list the same bytes in the same order, so it does not matter which side
 reads: the n-th byte there is the n-th byte here.
 """
 
@@ -19,15 +19,15 @@ Numbers = NDArray[np.int64]
 Part = tuple[int, int, int]
 """A region, an offset in slot 0 of its blocks, and a size."""
 SlotRuns = Sequence[tuple[int, int]]
-"""Runs of slots: the first, and how many."""
+"""Runs of slots: the first slot, and how many."""
 Regions = Sequence[Region] | Sequence[RemoteRegion]
 
 
 class SlotLayout(msgspec.Struct, frozen=True, array_like=True):
     """One side's slots: `per_block` of them, `step_bytes` apart, each made of `parts`.
 
-    `by_slot`: all parts of a slot come before the next slot; else all slots before the next
-    part.
+    `by_slot`: all parts of a slot come before the next slot; otherwise all slots of a part come
+    before the next part.
     """
 
     per_block: int
@@ -38,7 +38,7 @@ class SlotLayout(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Stretches of memory, in order: three columns."""
+    """Ranges of memory, in order, as three columns."""
 
     region: Numbers
     address: Numbers
@@ -46,7 +46,7 @@ class Spans:
 
 
 def slot_layouts(cut: BlockMapping) -> tuple[SlotLayout | None, SlotLayout | None]:
-    """What a reader asks the other side for, and where it puts it; None: whole blocks."""
+    """The slots to ask the other side for, and where to put them; None: whole blocks."""
     if not cut.pieces:
         return None, None
     there = tuple((one.their_rank, one.their_offset, one.size) for one in cut.pieces)
@@ -58,7 +58,7 @@ def slot_layouts(cut: BlockMapping) -> tuple[SlotLayout | None, SlotLayout | Non
 def stretches(
     slots: SlotLayout, runs: SlotRuns, regions: Regions
 ) -> Iterator[tuple[int, int, int]]:
-    """Region, offset in it and size of each, in order, neighbours as one; IndexError."""
+    """Region, offset in it and size of each range, in order, neighbours merged; IndexError."""
     (found,) = joined(spans(slots, runs, regions))
     start = np.array([one.address for one in regions], dtype=np.int64)[found.region]
     columns = found.region, found.address - start, found.size
@@ -66,7 +66,7 @@ def stretches(
 
 
 def spans(slots: SlotLayout, runs: SlotRuns, regions: Regions) -> Spans:
-    """Every part of every slot of the runs; IndexError for what does not lie inside."""
+    """Every part of every slot of the runs; IndexError if one is out of range."""
     _check(slots, runs, regions)
     ids = np.concatenate([np.arange(first, first + count) for first, count in runs])
     block, within = np.divmod(ids, slots.per_block)
@@ -80,7 +80,7 @@ def spans(slots: SlotLayout, runs: SlotRuns, regions: Regions) -> Spans:
 
 
 def both_sides(order: ReadOrder, theirs: Regions, ours: Regions) -> tuple[Spans, Spans]:
-    """What a read in pieces is of, there and here; IndexError for what does not lie inside."""
+    """The ranges of a read in pieces, there and here; IndexError if one is out of range."""
     wanted, into = slot_layouts(order.cut)
     assert wanted is not None
     assert into is not None
@@ -91,7 +91,7 @@ def both_sides(order: ReadOrder, theirs: Regions, ours: Regions) -> tuple[Spans,
 
 
 def joined(*sides: Spans) -> tuple[Spans, ...]:
-    """Neighbours as one, where they are neighbours on all of these sides."""
+    """Merge ranges that are neighbours on all of these sides."""
     size = sides[0].size
     begins = np.zeros(len(size), dtype=bool)
     begins[0] = True

@@ -1,9 +1,9 @@
-"""Where bytes land on a device that are not to lie there as they lie at their source.
+"""Staging buffers on a device, for bytes whose layout here differs from that at their source.
 
-A source's blocks are whole stretches of its memory. Where ours are of another size, or on fewer
-ranks, they are thousands of pieces here, and a transfer that names all of them takes longer
-than its bytes. So what is one stretch there is read as one, into a strip of memory that is ours
-alone, and one launch moves its pieces to their places (kv_transfer/gpu/moving.py).
+A source's blocks are contiguous ranges of its memory. If our blocks have another size, or are
+on fewer ranks, each becomes thousands of pieces here, and a transfer that lists all of them
+takes longer than its bytes. So what is contiguous there is read as one range into a separate
+buffer, and one launch moves the pieces to their places (kv_transfer/gpu/moving.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,16 @@ from kv_transfer.movers.spans import Numbers, Spans, joined
 if TYPE_CHECKING:
     import torch
 
-SLOT_BYTES, SLOTS = 32 << 20, 2  # one is read into while another is emptied
+SLOT_BYTES, SLOTS = 32 << 20, 2  # one slot is read into while another is emptied
 STAGING_BYTES = SLOTS * SLOT_BYTES
-FEWER = 2  # so many times as few stretches have to be read
+FEWER = 2  # the factor by which staging must reduce the number of ranges
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRead:
-    """What is read at once: stretches `there`, to lie behind one another; and where their parts
-    go: from which offset on, to which address, how many bytes.
+    """What is read at once: ranges `there`, stored one after another in the slot.
+
+    Then each piece is moved: from which offset in the slot, to which address, how many bytes.
     """
 
     there: Spans
@@ -36,16 +37,17 @@ class StagedRead:
 
     @property
     def starts(self) -> Numbers:
-        """At which offset each of the stretches begins."""
+        """The offset in the slot at which each range begins."""
         return np.cumsum(self.there.size) - self.there.size
 
 
 def plan_staged_reads(
     there: Spans, here: Spans, most: int = SLOT_BYTES
 ) -> Sequence[StagedRead]:
-    """The same bytes on both sides, in the source's order, no more than `most` at once.
+    """The same bytes on both sides, in the source's order, at most `most` bytes at once.
 
-    None where that is not worth the way: there are hardly fewer stretches, or large ones.
+    Empty if staging is not worthwhile: it hardly reduces the number of ranges, or some are
+    large.
     """
     order = np.lexsort((there.address, there.region))
     there = Spans(there.region[order], there.address[order], there.size[order])
@@ -58,7 +60,7 @@ def plan_staged_reads(
 
 
 class StagingBuffer:
-    """Slots of memory on one device, which are lent to one transfer each."""
+    """Slots of memory on one device, each lent to one transfer at a time."""
 
     def __init__(self, device: str, slot_bytes: int = SLOT_BYTES) -> None:
         import torch  # only where there is a device
@@ -69,29 +71,29 @@ class StagingBuffer:
 
     @property
     def address(self) -> int:
-        """Where all of it begins."""
+        """The address of the first slot."""
         return self._memory.data_ptr()
 
     @property
     def num_bytes(self) -> int:
-        """Of all slots."""
+        """Bytes of all slots."""
         return self._memory.numel()
 
     @property
     def free(self) -> int:
-        """Slots that are lent to nobody."""
+        """How many slots are free."""
         return len(self._free)
 
     def take(self) -> int | None:
-        """The address of a slot; None: all are lent."""
+        """Take a slot; returns its address, or None if none is free."""
         return self._free.pop() if self._free else None
 
     def give_back(self, slot: int) -> None:
-        """Nothing writes to it or reads from it any more."""
+        """Return a slot that nothing writes to or reads from any more."""
         self._free.append(slot)
 
     def empty(self, slot: int, parcel: StagedRead) -> Callable[[], bool]:
-        """Move what has come to its places; whether that is over is asked later."""
+        """Start moving the slot's pieces to their places; the result says if that is done."""
         from kv_transfer.gpu.moving import move  # wants Triton
 
         move(slot + parcel.offsets, parcel.targets, parcel.sizes, self._memory.device)
@@ -109,11 +111,11 @@ class StagedTransfer:
 
     @property
     def under_way(self) -> bool:
-        """Whether its pieces are on their way from the slot."""
+        """Whether its pieces are being moved out of the slot."""
         return self._emptied is not None
 
     def arrived(self, *, wanted: bool) -> bool:
-        """All bytes are in the slot, or none comes any more; whether it is over."""
+        """All bytes are in the slot, or none will come (not `wanted`); whether it is over."""
         if wanted:
             self._emptied = self.strip.empty(self.slot, self.parcel)
             return self.is_over()
@@ -121,7 +123,7 @@ class StagedTransfer:
         return True
 
     def is_over(self) -> bool:
-        """Whether all pieces are in their places; the slot is given back then."""
+        """Whether all pieces are in their places; if so, the slot is returned."""
         if self._emptied is None or not self._emptied():
             return False
         self.strip.give_back(self.slot)
@@ -140,7 +142,7 @@ def _between(cuts: Numbers, count: int) -> list[slice]:
 
 
 def _event_on(device: "torch.device") -> Callable[[], bool]:
-    """Whether the device has come as far as now, of what this thread told it."""
+    """A check whether the device has finished what this thread has launched so far."""
     import torch
 
     if device.type != "cuda":

@@ -1,6 +1,7 @@
-"""Many stretches of memory through one socket: gathered when sent, scattered when received.
+"""Many ranges of memory through one socket: gathered when sent, scattered when received.
 
-Nothing here waits, and no call takes more than BYTES_AT_ONCE: the thread keeps leases alive.
+Nothing here blocks, and no call moves more than BYTES_AT_ONCE: the thread also keeps leases
+alive.
 """
 
 import socket
@@ -9,11 +10,11 @@ from itertools import islice
 
 CHUNK_BYTES = 4 << 20
 BYTES_AT_ONCE = 32 << 20
-FEW_VIEWS, MOST_VIEWS = 32, 1024  # in one call; more than that the kernel does not take
+FEW_VIEWS, MOST_VIEWS = 32, 1024  # in one call; the kernel takes no more than that
 
 
 def send_bytes(connection: socket.socket, data: bytearray) -> None:
-    """Send as much as the socket takes, and delete it."""
+    """Send as much as the socket takes, and remove it from `data`."""
     while data:
         try:
             del data[: connection.send(data)]
@@ -22,7 +23,7 @@ def send_bytes(connection: socket.socket, data: bytearray) -> None:
 
 
 def send_views(connection: socket.socket, views: deque[memoryview]) -> None:
-    """Send as much as the socket takes, in order; what is sent leaves the queue."""
+    """Send as much as the socket takes, in order; what was sent leaves the queue."""
     left, most = BYTES_AT_ONCE, FEW_VIEWS
     while views and left > 0:
         try:
@@ -52,7 +53,7 @@ def receive_views(connection: socket.socket, views: deque[memoryview]) -> bool:
 
 
 def _first(views: deque[memoryview], most: int) -> list[memoryview]:
-    """As many as make a chunk, and the beginning of the last of them; not more than `most`."""
+    """Views that make up a chunk, the last one shortened if necessary; at most `most`."""
     chosen, left = list[memoryview](), CHUNK_BYTES
     for view in islice(views, most):
         chosen.append(view if len(view) <= left else view[:left])
@@ -63,12 +64,12 @@ def _first(views: deque[memoryview], most: int) -> list[memoryview]:
 
 
 def _next(done: int) -> int:
-    """How many to offer after so many were taken: what is offered in vain costs as much."""
+    """How many views to offer next: those that are offered in vain also cost time."""
     return min(max(FEW_VIEWS, 2 * done), MOST_VIEWS)
 
 
 def _advance(views: deque[memoryview], count: int) -> int:
-    """The first `count` bytes are done with; how many views that are, in full."""
+    """Drop the first `count` bytes; returns how many views were completed."""
     done = 0
     while count:
         view = views.popleft()

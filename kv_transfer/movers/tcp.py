@@ -1,13 +1,14 @@
 """The TCP mover: plain sockets, from KV memory straight into KV memory.
 
-For machines where NIXL is not to be had. A sink keeps one connection to each source. It says
-the source's secret, which was in the card, and then asks with lists of runs; the source answers
-with the bytes of all regions, in the order asked. Requests are answered one after another.
-A stream has no blocks: neighbours on one side are one run there, whatever they are here.
-Where the sides' blocks are not alike, a request says which parts of a block it wants.
+For machines on which NIXL is not available. A sink keeps one connection to each source. It
+first sends the source's secret, which is in the card, and then requests with lists of runs; the
+source answers with the bytes of all regions, in the order asked. Requests are answered one
+after another. A stream has no blocks: neighbours on one side are one run there, whatever they
+are on the other. If the two sides have different layouts, a request says which parts of a block
+it wants.
 
     request   tcp_requests.py
-    answer    the bytes; a request that makes no sense ends the connection (tcp_serving.py)
+    answer    the bytes; a malformed request ends the connection (tcp_serving.py)
 """
 
 import select
@@ -49,10 +50,10 @@ class _TcpCard(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _SourceLink:
-    """A source's connection, seen from the sink: what to send, and where answers go.
+    """A sink's connection to a source: what to send, and where answers go.
 
-    There is none before one of its host's addresses has answered. The first to be sent is the
-    secret.
+    There is no connection until one of the host's addresses has answered. The secret is sent
+    first.
     """
 
     dialer: Dialer
@@ -62,19 +63,19 @@ class _SourceLink:
 
     @property
     def interest(self) -> tuple[int | None, Interest]:
-        """What announces that there is something to do here."""
+        """The file descriptor to poll, and the events that say there is something to do."""
         if self.connection is None:
             return self.dialer.interest
         return self.connection.fileno(), BOTH if self.requests else select.POLLIN
 
     def connect(self, now: float) -> socket.socket | None:
-        """Begin to connect, or go on; raises OSError where there is no way."""
+        """Begin or continue to connect; raises OSError if that is impossible."""
         if self.connection is None:
             self.connection = self.dialer.connect(now)
         return self.connection
 
     def close(self) -> None:
-        """Wherever it has come to."""
+        """Close it at any stage."""
         self.dialer.close()
         if self.connection is not None:
             self.connection.close()
@@ -82,7 +83,7 @@ class _SourceLink:
 
 @dataclass(slots=True)
 class TcpMover:
-    """Serves our regions, reads others' over links it opens itself."""
+    """Serves our regions, and reads others' over links that it opens itself."""
 
     serving: RegionServer
     card: bytes
@@ -95,7 +96,7 @@ class TcpMover:
     def start(
         cls, bind_host: str, advertise_host: str, regions: Sequence[Region]
     ) -> "TcpMover":
-        """Listen on a port that the system picks; raises UnusableMemory for a device's."""
+        """Listen on a port that the system picks; raises UnusableMemory for device memory."""
         for region in regions:
             if region.device != "cpu":
                 raise UnusableMemory(
@@ -108,23 +109,23 @@ class TcpMover:
 
     @property
     def needs_polling(self) -> bool:
-        """Sockets announce whoever reads."""
+        """Peers that read are announced by sockets."""
         return False
 
     @property
     def pending(self) -> bool:
-        """Only what ended already; the rest announces itself by `interests`."""
+        """True only for reads that have ended; `interests` announces the rest."""
         return bool(self._ended)
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """All sockets; writable ones only while there is something to write."""
+        """All sockets; for writing only while there is something to write."""
         links = [link.interest for link in self._links.values()]
         announced = {number: what for number, what in links if number is not None}
         return {**self.serving.interests, **announced}
 
     def connect(self, address: Address, welcome: Welcome) -> None:
-        """Begin to connect; that it failed shows at the first read."""
+        """Begin to connect; a failure appears at the first read."""
         self.disconnect(address)
         try:
             with one_error():
@@ -137,12 +138,12 @@ class TcpMover:
         self._links[address] = link
 
     def disconnect(self, address: Address) -> None:
-        """Close the link; what it still had to bring is cancelled."""
+        """Close the link; its reads are cancelled."""
         if link := self._links.pop(address, None):
             self._end_all(link, TransferCancelled())
 
     def read(self, order: ReadOrder) -> None:
-        """Ask for all runs of one order."""
+        """Request all runs of one order."""
         link = self._links.get(order.address)
         if link is None:
             unknown = PeerUnreachable(f"{order.address} was never met")
@@ -157,7 +158,7 @@ class TcpMover:
         self._drive(order.address, link)
 
     def poll(self) -> Sequence[ReadEnd]:
-        """Accept, answer, ask and receive as far as the sockets let us."""
+        """Accept, answer, request and receive as far as the sockets allow."""
         self.serving.poll()
         for address, link in list(self._links.items()):
             self._drive(address, link)
@@ -165,7 +166,7 @@ class TcpMover:
         return ended
 
     def stalled_sources(self) -> Collection[Address]:
-        """Sockets announce what there is to do."""
+        """Sockets announce everything."""
         return ()
 
     def close(self) -> None:
@@ -196,9 +197,9 @@ class TcpMover:
 
 
 def _expect_nothing(connection: socket.socket) -> None:
-    """Raise for a link whose source has left, or says what nobody asked for.
+    """Raise if the source has closed the link, or has sent unrequested bytes.
 
-    Nothing else would read it, and it would never stop being readable.
+    Nothing else would read those, and the link would stay readable forever.
     """
     try:
         connection.recv(1)

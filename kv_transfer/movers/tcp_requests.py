@@ -1,11 +1,11 @@
-"""What a TCP mover asks another one for, and how that is written: requests in a stream.
+"""What a TCP mover requests of another one, and its encoding: requests in a stream.
 
     first     the source's secret, of SECRET_BYTES
     request   length (4 bytes), msgpack of ([(first block, count), …], None)
               or of ([(first slot, count), …], what a slot is: spans.py)
 
-One that is longer than LONGEST_REQUEST is none. So a read of very many runs is asked for by
-several, which are answered one after another: as by one for each of them.
+A request longer than LONGEST_REQUEST is malformed. So a read of very many runs is split into
+several requests, which are answered one after another.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from kv_transfer.movers.spans import SlotLayout
 SECRET_BYTES = 16
 LENGTH_BYTES = 4
 LONGEST_REQUEST = 1 << 20
-MOST_RUNS = 1 << 15  # of 19 bytes at most; what a slot is has its room beside them
+MOST_RUNS = 1 << 15  # of at most 19 bytes each; this leaves room for the description of slots
 
 
 class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -29,20 +29,20 @@ class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 def split_runs(runs: BlockRuns) -> Iterator[BlockRuns]:
-    """A read's runs, as many at a time as one request may name."""
+    """A read's runs, split into as many as one request may name."""
     for start in range(0, len(runs), MOST_RUNS):
         yield runs[start : start + MOST_RUNS]
 
 
 def framed(runs: BlockRuns, slots: SlotLayout | None) -> bytes:
-    """Ask for one part."""
+    """The request for one part of a read."""
     wanted = tuple(merge_runs(runs.theirs, runs.counts))
     frame = msgspec.msgpack.encode(ReadRequest(wanted, slots))
     return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
 
 
 def requests(received: bytearray) -> Iterator[ReadRequest]:
-    """Take every complete request off the front; raises ConnectionError, DecodeError."""
+    """Take every complete request off the front; raises ConnectionError or DecodeError."""
     while len(received) >= LENGTH_BYTES:
         length = int.from_bytes(received[:LENGTH_BYTES], "big")
         if length > LONGEST_REQUEST:

@@ -1,7 +1,7 @@
-"""The TCP mover's source side: our memory, for whoever shows the secret that is in our card.
+"""The TCP mover's source side: serves our memory to peers that know the secret in our card.
 
-The secret comes first on a connection, and nothing is read or kept of one but that, before
-it is right: a stranger costs a file descriptor and 16 bytes, and only so many may stay.
+The secret comes first on a connection, and until it is right nothing else is read or kept: a
+stranger costs a file descriptor and 16 bytes, and the number of strangers is limited.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from kv_transfer.movers.streams import send_views
 from kv_transfer.movers.tcp_requests import LONGEST_REQUEST, SECRET_BYTES, requests
 from kv_transfer.regions import Region
 
-MOST_STRANGERS = 1024  # who comes then takes the place of who has been one for longest
+MOST_STRANGERS = 1024  # beyond that, a new one replaces the oldest
 BOTH = select.POLLIN | select.POLLOUT
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
@@ -39,18 +39,19 @@ class _SinkConnection:
 
 @dataclass(slots=True)
 class RegionServer:
-    """Answers requests for what is in our regions, one after another on each connection."""
+    """Answers requests for bytes in our regions, one after another on each connection."""
 
     listener: socket.socket
     secret: bytes
     regions: Sequence[Region]
     _memory: Sequence[memoryview] = field(init=False)
     _guests: dict[int, _SinkConnection] = field(default_factory=dict)
-    _strangers: dict[int, _SinkConnection] = field(default_factory=dict)  # those of `_guests`
+    # those of `_guests` that are not known
+    _strangers: dict[int, _SinkConnection] = field(default_factory=dict)
     _full: bool = False
 
     def __post_init__(self) -> None:
-        """All memory as bytes, of which a run is a slice."""
+        """View all memory as bytes, so that a run is a slice."""
         self._memory = [_whole(region) for region in self.regions]
 
     @classmethod
@@ -63,27 +64,27 @@ class RegionServer:
 
     @property
     def port(self) -> int:
-        """Where to come to."""
+        """The port that it listens on."""
         return int(self.listener.getsockname()[1])
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """All sockets; writable ones only while there is something to write."""
+        """All sockets; for writing only while there is something to write."""
         found = dict[int, Interest]()
-        if not self._full:  # else it is looked at in turns only
+        if not self._full:  # otherwise each poll tries to accept
             found[self.listener.fileno()] = select.POLLIN
         for guest in self._guests.values():
             found[guest.connection.fileno()] = BOTH if guest.answers else select.POLLIN
         return found
 
     def poll(self) -> None:
-        """Accept and answer as far as the sockets let us."""
+        """Accept and answer as far as the sockets allow."""
         self._accept()
         for guest in list(self._guests.values()):
             self._serve(guest)
 
     def views(self, runs: SlotRuns, slots: SlotLayout | None) -> Iterator[memoryview]:
-        """The memory of these runs, region by region; IndexError for what lies outside."""
+        """The memory of these runs, region by region; IndexError if one is out of range."""
         if slots is not None:
             for number, start, size in stretches(slots, runs, self.regions):
                 yield self._memory[number][start : start + size]
@@ -100,7 +101,7 @@ class RegionServer:
             yield from [memory[one * size : (one + many) * size] for one, many in runs]
 
     def close(self) -> None:
-        """All connections, and the port."""
+        """Close all connections and the port."""
         for guest in list(self._guests.values()):
             self._close(guest)
         self.listener.close()
@@ -129,7 +130,7 @@ class RegionServer:
             self._close(guest)
 
     def _hear(self, guest: _SinkConnection) -> bool:
-        """Take in what it says; False when it has left."""
+        """Take in what the guest sends; False if it has closed the connection."""
         if not guest.known:
             missing = SECRET_BYTES - len(guest.received)
             alive = _receive(guest.connection, guest.received, missing)
@@ -142,7 +143,7 @@ class RegionServer:
         return alive
 
     def _let_in(self, guest: _SinkConnection) -> None:
-        """Raises ConnectionError for who has said something else."""
+        """Compare the secret; raises ConnectionError if it is wrong."""
         if not secrets.compare_digest(bytes(guest.received), self.secret):
             raise ConnectionError("wrong secret")
         guest.known = True
@@ -162,7 +163,7 @@ def _whole(region: Region) -> memoryview:
 
 
 def _receive(connection: socket.socket, received: bytearray, most: int) -> bool:
-    """Read what is there; False when the other side has closed."""
+    """Read what is there; False if the other side has closed."""
     try:
         data = connection.recv(most)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The messages of the side channel: sinks are known by their names, sources by addresses."""
+"""The messages of the side channel: sinks are identified by name, sources by address."""
 
 import logging
 from collections import defaultdict
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SideChannel:
-    """Owns all connections; what comes and cannot be read is counted, and told of at times."""
+    """Owns all connections; messages that cannot be read are counted, and sometimes logged."""
 
     reception: SideChannelServer
     name: Peer
@@ -58,7 +58,7 @@ class SideChannel:
     def receive_from_sources(
         self, ready: Ready, now: float
     ) -> Iterator[tuple[Address, FromSource]]:
-        """What those say whom we went to."""
+        """Messages of the sources that this node connected to."""
         for address, way in list(self._ways.items()):
             for frame in way.receive(ready, now):
                 try:
@@ -71,11 +71,11 @@ class SideChannel:
                     yield address, message
 
     def send_to_sink(self, peer: Peer, message: FromSource) -> None:
-        """Whoever is gone does not hear it."""
+        """Send to a sink; dropped if it is not connected."""
         self.reception.send(peer, encode(message))
 
     def send_to_source(self, address: Address, message: FromSink, now: float) -> None:
-        """Raises PeerUnreachable for one that has not listened for long."""
+        """Send to a source; raises PeerUnreachable if too many messages to it wait."""
         way = self._ways.get(address)
         if way is None:
             reception = self.reception
@@ -88,12 +88,12 @@ class SideChannel:
             raise PeerUnreachable(f"{address}: {error}") from error
 
     def disconnect(self, address: Address) -> None:
-        """No more of this source."""
+        """Close the connection to this source."""
         if way := self._ways.pop(address, None):
             way.close()
 
     def close(self) -> None:
-        """All connections, and the port."""
+        """Close all connections and the port."""
         for way in self._ways.values():
             way.close()
         self.reception.close()

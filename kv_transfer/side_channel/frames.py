@@ -1,4 +1,4 @@
-"""Whole messages over a TCP connection: the length of each goes before it, in four bytes."""
+"""Whole messages over a TCP connection: each is preceded by its length in four bytes."""
 
 import socket
 from collections import deque
@@ -9,21 +9,21 @@ LENGTH_BYTES = 4
 LARGEST_FRAME = 16 << 20
 MOST_UNSENT = 16 << 20
 AT_ONCE = 256 << 10
-MOST_AT_ONCE = 16  # so often: who never stops sending has no more of a turn than that
+MOST_AT_ONCE = 16  # reads, so that a peer that never stops sending cannot occupy a turn
 
 
 class BadFrames(ConnectionError):
-    """What came is not of our making, or is more than anybody would send."""
+    """The bytes are not in our format, or more than any peer would send."""
 
 
 def framed(message: bytes) -> bytes:
-    """The message as it goes over the connection."""
+    """The message as it is sent over the connection."""
     return len(message).to_bytes(LENGTH_BYTES, "big") + message
 
 
 @dataclass(slots=True)
 class SendBuffer:
-    """What is to be sent, message by message; one that is cut is sent anew as a whole."""
+    """Messages to send; one that was cut off is sent again from its beginning."""
 
     _frames: deque[bytes] = field(default_factory=deque)
     _sent: int = 0  # bytes of the first
@@ -33,14 +33,14 @@ class SendBuffer:
         return bool(self._frames)
 
     def add(self, frame: bytes) -> None:
-        """The last; raises BadFrames where too much is waiting already."""
+        """Append a message; raises BadFrames if too much is already waiting."""
         self._size += len(frame)
         if self._size > MOST_UNSENT:
             raise BadFrames(f"more than {MOST_UNSENT} bytes wait to be sent")
         self._frames.append(frame)
 
     def send(self, connection: socket.socket) -> None:
-        """As much as the connection takes; raises OSError."""
+        """Send as much as the connection takes; raises OSError."""
         while self._frames:
             first = self._frames[0]
             try:
@@ -54,23 +54,21 @@ class SendBuffer:
             self._frames.popleft()
 
     def rewind(self) -> None:
-        """The connection is a new one."""
+        """Start the first message again, on a new connection."""
         self._sent = 0
 
 
 @dataclass(slots=True)
 class ReceiveBuffer:
-    """What has come, up to the message that is not complete; none may be of more bytes than
-    `largest`.
-    """
+    """Received bytes up to the first incomplete message; messages are limited to `largest`."""
 
     largest: int = LARGEST_FRAME
     _bytes: bytearray = field(default_factory=bytearray)
 
     def receive(self, connection: socket.socket) -> Iterator[bytes]:
-        """Every message that is complete, of some bytes; ConnectionError at the stream's end.
+        """Every complete message; raises ConnectionError at the stream's end.
 
-        BadFrames for a message that is too long, whose bytes are not waited for.
+        Raises BadFrames for a message that is too long, without waiting for its bytes.
         """
         for _ in range(MOST_AT_ONCE):
             try:

@@ -1,4 +1,4 @@
-"""All that a thread waits for at once, and what of it has something to say."""
+"""Everything that a thread waits for at once, and which of it is ready."""
 
 import math
 import select
@@ -11,27 +11,27 @@ Ready = Mapping[int, int]
 
 @dataclass(slots=True)
 class Poller:
-    """One poller for good: to build one in each turn takes longer than to ask it."""
+    """One permanent poller: building one in each turn would take longer than polling it."""
 
     _poller: "select.poll" = field(default_factory=lambda: select.poll())
     _interests: dict[int, int] = field(default_factory=dict)
 
     def watch(self, descriptor: int, events: int = select.POLLIN) -> None:
-        """Wait for this one, too; for other events if it was watched before."""
+        """Wait for this descriptor, too; replaces its events if it is watched already."""
         self._poller.register(descriptor, events)
 
     def unwatch(self, descriptor: int) -> None:
-        """Not for this one any more; to be called before it is closed."""
+        """Stop watching; call it before the descriptor is closed."""
         self._poller.unregister(descriptor)
 
     def wait(self, interests: Mapping[int, int], timeout_s: float) -> None:
-        """Until one of them is ready; `interests` are more file descriptors, for now."""
+        """Wait until one is ready; `interests` are additional descriptors for this call."""
         if interests != self._interests:
             self._follow(interests)
         self._poller.poll(math.ceil(timeout_s * 1000))
 
     def ready_now(self) -> Ready:
-        """Who is ready now."""
+        """The descriptors that are ready now."""
         return dict(self._poller.poll(0))
 
     def _follow(self, interests: Mapping[int, int]) -> None:

@@ -1,10 +1,10 @@
-"""The side channel's port: taken before a node has anything to offer there."""
+"""The side channel's port, which is opened before a node has anything to offer there."""
 
 import socket
 
 
 def open_port(host: str, number: int) -> socket.socket:
-    """Listen, so that nobody else does; 0 lets the system pick. Raises OSError."""
+    """Listen, so that the port is ours; 0 lets the system pick. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, number), family=family, backlog=1024)
     listener.setblocking(False)
@@ -12,9 +12,9 @@ def open_port(host: str, number: int) -> socket.socket:
 
 
 def close_backlog(listener: socket.socket) -> None:
-    """Whoever came while nobody was there to hear it: it comes again if it still wants to.
+    """Close connections that came before anything listened to them; peers connect again.
 
-    What it said may be too old by now to prove who it is.
+    What they sent may be too old by now to prove who they are.
     """
     while True:
         try:
@@ -22,5 +22,5 @@ def close_backlog(listener: socket.socket) -> None:
         except BlockingIOError:
             return
         except OSError:
-            continue  # that one is gone already
+            continue  # that connection is already gone
         connection.close()

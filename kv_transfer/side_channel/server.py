@@ -1,8 +1,8 @@
 """The source's end of the side channel: its port, and the connections that sinks open to it.
 
-Plain TCP in the transfer thread. A library with a socket thread of its own would wake that
-thread, and it ours, for every message; both sides' four wake-ups are most of a round trip.
-A sink whose introduction is not what the source wants is told so, and heard no more.
+Plain TCP in the transfer thread. A library with its own socket thread would wake that thread,
+and then ours, for every message; these four wake-ups on both sides are most of a round trip. A
+sink whose introduction the source does not accept is told so, and its messages are ignored.
 """
 
 import select
@@ -30,17 +30,17 @@ from kv_transfer.side_channel.port import close_backlog, open_port
 from kv_transfer.wire import TurnedAway, encode
 
 INTRODUCTION_S = 10.0  # how long a connection may stay without a name
-DISMISS_S = 1.0  # between two looks for those
-MOST_NAMELESS = 1024  # who comes then takes the place of who has been so for longest
+DISMISS_S = 1.0  # between two checks for those
+MOST_NAMELESS = 1024  # beyond that, a new one replaces the oldest
 BOTH = select.POLLIN | select.POLLOUT
-ITS_END = 0  # of events only that both sides are done, which poll always tells
+ITS_END = 0  # of events only the hang-up, which poll always reports
 
 
 @dataclass(slots=True)
 class _SinkConnection:
-    """A connection that came to us; its first message is its introduction, which is short.
+    """A connection from a sink; its first message is its introduction, which is short.
 
-    `over`: it was turned away; it may read that, and is closed when it leaves.
+    `over`: it was turned away; it may read that, and is closed when the peer closes it.
     """
 
     connection: socket.socket
@@ -53,15 +53,16 @@ class _SinkConnection:
 
 @dataclass(slots=True)
 class SideChannelServer:
-    """Who comes to us, by the names they give; a newer connection takes over a name."""
+    """Connections from sinks, by the names they give; a newer one takes over a name."""
 
     listener: socket.socket
     waiting: Poller
     introductions: Introductions = field(default_factory=PlainNames)
-    host: str = ""  # by which others know us
+    host: str = ""  # the host by which peers reach us
     _guests: dict[int, _SinkConnection] = field(default_factory=dict)
     _by_name: dict[Peer, _SinkConnection] = field(default_factory=dict)
-    _nameless: dict[int, _SinkConnection] = field(default_factory=dict)  # those of `_guests`
+    # those of `_guests` without a name
+    _nameless: dict[int, _SinkConnection] = field(default_factory=dict)
     _dismissed_at: float = 0.0
     _full: bool = False
 
@@ -83,11 +84,11 @@ class SideChannelServer:
 
     @property
     def port(self) -> int:
-        """Where to come to."""
+        """The port that it listens on."""
         return int(self.listener.getsockname()[1])
 
     def receive(self, ready: Ready, now: float) -> Iterator[tuple[Peer, bytes | BadFrames]]:
-        """What those who are ready say, in order; what has no sense ends its connection."""
+        """Messages on ready connections, in order; a malformed one ends its connection."""
         for number in ready.keys() & self._guests.keys():
             if guest := self._guests.get(number):  # not closed by one before it
                 yield from self._hear(guest)
@@ -97,7 +98,7 @@ class SideChannelServer:
             self._dismiss(now)
 
     def send(self, peer: Peer, message: bytes) -> None:
-        """Nobody of that name is here: then nobody misses it."""
+        """Send to a sink; dropped if no sink of that name is connected."""
         if guest := self._by_name.get(peer):
             try:
                 guest.outgoing.add(framed(message))
@@ -106,7 +107,7 @@ class SideChannelServer:
                 self._close(guest)
 
     def close(self) -> None:
-        """All connections, and the port."""
+        """Close all connections and the port."""
         for guest in list(self._guests.values()):
             self._close(guest)
         self.listener.close()
@@ -120,7 +121,7 @@ class SideChannelServer:
                 self._close(next(iter(self._nameless.values())))
 
     def _next(self) -> socket.socket | None:
-        """The first in line; while there is no room for it, nothing wakes us for its sake."""
+        """Accept the next connection; without resources for it, the listener is not watched."""
         connection, full = None, False
         try:
             connection = accept(self.listener)
@@ -132,7 +133,7 @@ class SideChannelServer:
         return connection
 
     def _dismiss(self, now: float) -> None:
-        """Those who have not said who they are, or were told to go, and are still there."""
+        """Close connections that have no name, or were turned away, for too long."""
         self._dismissed_at = now
         for guest in list(self._nameless.values()):
             if now - guest.since > INTRODUCTION_S:
@@ -167,7 +168,9 @@ class SideChannelServer:
         self._by_name[name] = guest
 
     def _turn_away(self, guest: _SinkConnection, error: NotIntroduced) -> None:
-        """To close it now would take the word back, as long as it sends what nobody reads."""
+        """Tell the peer why, but do not close yet: unread bytes would reset the connection and
+        discard that message.
+        """
         guest.over = True
         try:
             guest.connection.sendall(framed(encode(TurnedAway(str(error)))))

@@ -1,7 +1,7 @@
 """The side channel's connection from a sink to one source.
 
-What the sink gave to a connection that broke before sending it goes over the next one, message
-by message as a whole; what was sent may be lost with it, and the sink asks again (wire.py).
+Messages that a broken connection had not sent yet go over the next one, each as a whole. What
+was sent may be lost with the connection; the sink then asks again (wire.py).
 """
 
 import select
@@ -23,7 +23,7 @@ BOTH = select.POLLIN | select.POLLOUT
 
 @dataclass(slots=True)
 class SourceConnection:
-    """To one source, which knows us by `name`; connected when there is something to say."""
+    """To one source, which knows us by `name`; connects when there is something to send."""
 
     address: Address
     name: Peer
@@ -35,16 +35,16 @@ class SourceConnection:
     _retry_at: float = 0.0
     look_up: Callable[[str, int], Lookup] = Lookup.of
     introductions: Introductions = field(default_factory=PlainNames)
-    _dialer: Dialer | None = None  # while there is no connection, but a need for one
+    _dialer: Dialer | None = None  # while there is no connection but one is needed
     _watched: int | None = None
 
     def send(self, message: bytes, now: float) -> None:
-        """Now, or once there is a connection; raises BadFrames where too much waits for one."""
+        """Send now or once connected; raises BadFrames if too much is already waiting."""
         self._outgoing.add(framed(message))
         self._drive(now)
 
     def receive(self, ready: Ready, now: float) -> Iterator[bytes]:
-        """What the source says, if it is ready. To be called in every turn."""
+        """Messages of the source, if it is ready. Call it in every turn."""
         if self._connection is None:
             self._drive(now)
         elif self._connection.fileno() in ready:
@@ -55,7 +55,7 @@ class SourceConnection:
                 self._break(now)
 
     def close(self) -> None:
-        """What was not said yet is not said any more."""
+        """Close the connection; messages that were not sent yet stay queued."""
         self._watch(None)
         if self._dialer is not None:
             self._dialer.close()
@@ -65,7 +65,7 @@ class SourceConnection:
             self._connection = None
 
     def _drive(self, now: float) -> None:
-        """Connect, if there is something to say and it is time; send what can be sent."""
+        """Connect, if there is something to send and it is time; send what can be sent."""
         try:
             if self._connection is None and self._outgoing and now >= self._retry_at:
                 self._connect(now)
@@ -75,7 +75,7 @@ class SourceConnection:
             self._break(now)
 
     def _connect(self, now: float) -> None:
-        """Begin to, or go on; raises OSError where no address of the source answers."""
+        """Begin or continue to connect; raises OSError if no address of the source answers."""
         self._dialer = self._dialer or Dialer(self.look_up(*self.address))
         connection = self._dialer.connect(now)
         if connection is None:
@@ -87,7 +87,7 @@ class SourceConnection:
         self._greeting.add(framed(self.introductions.said(self.name, self.address)))
 
     def _watch(self, descriptor: int | None, events: int = BOTH) -> None:
-        """Wait for this one instead of the one before."""
+        """Watch this descriptor in place of the previous one."""
         if self._watched not in (None, descriptor):
             self.waiting.unwatch(self._watched)
         if descriptor is not None:

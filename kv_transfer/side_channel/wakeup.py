@@ -1,11 +1,11 @@
-"""What wakes a thread that waits at sockets."""
+"""Wakes a thread that waits for sockets."""
 
 import contextlib
 import socket
 
 
 class Wakeup:
-    """What a thread waits at while another may ring; neither call ever waits."""
+    """A thread waits for it while another one may ring; neither call blocks."""
 
     def __init__(self) -> None:
         self._ringing, self._waiting = socket.socketpair()
@@ -13,20 +13,20 @@ class Wakeup:
         self._waiting.setblocking(False)
 
     def fileno(self) -> int:
-        """Readable once it has rung."""
+        """The file descriptor, readable once it was rung."""
         return self._waiting.fileno()
 
     def ring(self) -> None:
-        """One more time than nobody has heard makes no difference."""
+        """Wake the thread; ringing again before it is cleared has no effect."""
         with contextlib.suppress(BlockingIOError):
             self._ringing.send(b"r")
 
     def clear(self) -> None:
-        """It was heard."""
+        """Reset it."""
         with contextlib.suppress(BlockingIOError):
             self._waiting.recv(64)
 
     def close(self) -> None:
-        """Both ends; idempotent."""
+        """Close both ends; idempotent."""
         self._ringing.close()
         self._waiting.close()

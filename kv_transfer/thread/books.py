@@ -39,46 +39,46 @@ class PeerSender(Protocol):
         """Dropped if the sink is not connected."""
 
     def send_to_source(self, address: Address, message: FromSink, now: float) -> None:
-        """Raises PeerUnreachable for one that has not listened for long."""
+        """Raises PeerUnreachable if too many messages to it wait."""
 
     def disconnect(self, address: Address) -> None:
-        """No more of this source."""
+        """Close the connection to this source."""
 
 
 class WakeSignal(Protocol):
     """Wakes a thread that waits for it."""
 
     def ring(self) -> None:
-        """There is something to do."""
+        """Wake the thread."""
 
     def clear(self) -> None:
-        """It was heard."""
+        """Reset the signal."""
 
 
 @dataclass(slots=True)
 class CommandQueue:
-    """What the engine's thread asks for in one thread, done in another."""
+    """Commands that the engine's thread posts and another thread runs."""
 
     bell: WakeSignal
     _waiting: deque[Command] = field(default_factory=deque)
     _rung: bool = False
 
     def post(self, command: Command) -> None:
-        """To be run at the next turn, which is now."""
+        """Queue a command for the next turn, which begins at once."""
         self._waiting.append(command)
         if not self._rung:
             self._rung = True
             self.bell.ring()
 
     def run(self) -> None:
-        """All that there are."""
-        self.bell.clear()  # always: who posts may have said so, and come to the bell after us
+        """Run all commands."""
+        self.bell.clear()  # always: a `post` may have set `_rung` and ring only after this
         self._rung = False
         while self._waiting:
             self._waiting.popleft()()
 
     def stop_signalling(self) -> None:
-        """The thread that waited has ended: wake nobody."""
+        """The thread that waited has ended: signal no more."""
         self._rung = True
 
     def __bool__(self) -> bool:
@@ -87,7 +87,7 @@ class CommandQueue:
 
 @dataclass(slots=True)
 class TransferBooks:
-    """Peers are told by `voice`, read from by `mover`; `news` wakes who reads the queues."""
+    """Sends to peers by `voice`, reads by `mover`; `news` wakes the reader of the queues."""
 
     offers: OfferBook
     pulls: PullBook
@@ -101,9 +101,9 @@ class TransferBooks:
 
     def begin_turn(self, *, away: bool = False) -> float:
         """Returns the time for this turn's timeouts. `away`: the thread was stalled."""
-        self._part(self.clock())  # from whom a sweep gave up: no more is heard
+        self._part(self.clock())  # sources that a sweep failed are not heard any more
         self.commands.run()
-        now = self.clock()  # whatever was said until now is heard before anybody is late
+        now = self.clock()  # messages sent until now are handled before any timeout
         if away:
             self.offers.extend_leases(now)
             self.pulls.restart_timeouts(now)
@@ -111,27 +111,27 @@ class TransferBooks:
 
     def handle_sink_message(self, peer: Peer, message: FromSink, now: float) -> None:
         """Handle one message of a sink."""
-        if self.commands:  # an offer was posted before anybody could ask for it
+        if self.commands:  # an offer is posted before any sink can ask for it
             self.commands.run()
         self.offers.handle_message(peer, message, now=now)
 
     def handle_source_message(self, address: Address, message: FromSource, now: float) -> None:
         """Handle one message of a source; the mover connects on its first Welcome."""
         if address in self.pulls.to_disconnect:
-            return  # it was given up by what it said before
+            return  # given up after an earlier message
         try:
             if isinstance(message, Welcome) and not self.pulls.has_welcome(address, message):
                 self.mover.connect(address, message)
         except TransferError as error:
             self.pulls.fail_source(address, error, now=now)
         else:
-            if address not in self.pulls.to_disconnect:  # given up while it was met
+            if address not in self.pulls.to_disconnect:  # given up while connecting
                 self.pulls.handle_message(address, message, now=now)
 
     def finish_turn(self, now: float) -> None:
-        """Answer, read, make checksums, apply timeouts."""
+        """Answer, read, compute checksums, apply timeouts."""
         self.offers.flush()
-        self._answer(now)  # peers wait for it; what follows can
+        self._answer(now)  # peers wait for this; the rest can wait
         self._read_mover(self.clock())
         self._make_sums()
         self.offers.expire(now)
@@ -141,7 +141,7 @@ class TransferBooks:
         self._answer(now)
 
     def sweep(self) -> None:
-        """In place of a turn that does not end: run commands, end what is late, and say so."""
+        """In place of a turn that does not end: run commands, end what is late, report."""
         self.commands.run()
         now = self.clock()
         self.offers.expire(now)
@@ -158,7 +158,7 @@ class TransferBooks:
         self._report()
 
     def _answer(self, now: float) -> None:
-        """Say what there is to say, begin reads; what is over by then is said, too."""
+        """Send answers, begin reads, and report what has ended by then."""
         self._send(now)
         if self.pulls.orders:
             orders, self.pulls.orders = self.pulls.orders, []
@@ -188,7 +188,7 @@ class TransferBooks:
             self.pulls.needs_driving(address, now=now)
 
     def _make_sums(self) -> None:
-        """Checksums of what is on offer, some in each turn."""
+        """Compute checksums of blocks on offer, some in each turn."""
         most = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
         for order in self.offers.missing_checksums(most):
             self.offers.add_checksums(order, make_checksums(self.sums, order))

@@ -1,8 +1,8 @@
-"""What a thread has to tell CUDA before it moves KV that lies on a device.
+"""Prepares a thread to move KV on a device with CUDA.
 
-A thread has no context of its own accord, and UCX, which asks the driver, needs one. What
-torch does for this thread, such as gathering bytes for checksums, gets a stream of its own: on
-the one that all threads begin with it would wait for the step that the engine's loop runs.
+A new thread has no CUDA context, and UCX, which uses the driver, needs one. What torch does for
+this thread, such as gathering bytes for checksums, gets its own stream: on the default stream
+that all threads share, it would wait for the step that the engine's loop runs.
 """
 
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ from kv_transfer.regions import Region
 
 
 class Cuda(Protocol):
-    """Of torch.cuda what is needed here."""
+    """The parts of torch.cuda that are needed here."""
 
     def set_device(self, device: str) -> None:
         """For the calling thread."""
 
     def Stream(self, device: str) -> Any:  # noqa: N802, ANN401  its name, and its type
-        """Another one."""
+        """A new stream."""
 
     def set_stream(self, stream: Any) -> None:  # noqa: ANN401
         """For the calling thread."""
 
 
 def enter_device(regions: Sequence[Region], cuda: Cuda | None = None) -> None:
-    """Work on the first region's device from now on; nothing to do on a CPU.
+    """Use the first region's device from now on; does nothing on a CPU.
 
-    The others are other ranks', whose processes have threads of their own.
+    The other regions belong to other ranks, whose processes have their own threads.
     """
     if not regions or regions[0].device == "cpu":
         return

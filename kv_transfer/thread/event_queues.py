@@ -1,4 +1,4 @@
-"""What the transfer thread has to tell the engine's: queues, each read by one call."""
+"""Queues from the transfer thread to the engine's thread, each read by one call."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from kv_transfer.api import Arrived, Loan, LoanRequest, Settled
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 
-MOST_LOAN_REQUESTS = 1024  # questions that wait for the engine; the latest are kept
+MOST_LOAN_REQUESTS = 1024  # that wait for the engine; the latest are kept
 News = TypeVar("News")
 
 
 @dataclass(frozen=True, slots=True)
 class EventQueues:
-    """Filled by `take` in one thread, emptied in another."""
+    """Filled by `collect_from` in one thread, emptied in another."""
 
     settled: deque[Settled] = field(default_factory=deque)
     arrived: deque[Arrived] = field(default_factory=deque)
@@ -24,7 +24,7 @@ class EventQueues:
     loans: deque[Loan] = field(default_factory=deque)
 
     def collect_from(self, offers: OfferBook, pulls: PullBook) -> bool:
-        """Hand on what the books have told; whether there was anything."""
+        """Move the books' events into the queues; returns whether there were any."""
         news = [
             _hand_on(offers.settled, self.settled),
             _hand_on(offers.loan_requests, self.loan_requests),

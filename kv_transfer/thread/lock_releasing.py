@@ -1,6 +1,6 @@
-"""What the transfer thread does without the lock of its books, which it holds otherwise.
+"""Releases the lock of the books, which the transfer thread holds, during slow calls.
 
-A mover may take long, and so may ranks that make checksums; `sweep`, in its own thread, can
+A mover may take long, and so may ranks that compute checksums; `sweep`, in its own thread, can
 work on the books meanwhile (service.py).
 """
 
@@ -20,7 +20,7 @@ from kv_transfer.wire import Welcome
 
 @contextlib.contextmanager
 def _released(lock: threading.Lock) -> Iterator[None]:
-    """For the caller, who holds it, and holds it again afterwards."""
+    """Release a lock that the caller holds, and acquire it again afterwards."""
     lock.release()
     try:
         yield
@@ -57,9 +57,10 @@ class LockReleasingReader(ReaderWrapper):
 
 @dataclass(frozen=True, slots=True)
 class LockReleasingChecksums:
-    """Releases the books' lock while checksums are made.
+    """Releases the books' lock while checksums are computed.
 
-    Blocks whose offer ends meanwhile may hold anything, but nobody is told of them any more.
+    Blocks whose offer ends meanwhile may hold anything, but no sink is told about them any
+    more.
     """
 
     sums: Checksums
@@ -71,13 +72,13 @@ class LockReleasingChecksums:
         return self.sums.block_bytes
 
     def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
-        """Other ranks of ours may not answer for long."""
+        """Other ranks may take long to answer."""
         with _released(self.lock):
             return self.sums.of(blocks, level)
 
     def of_pieces(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int]:
-        """As above."""
+        """See `of`."""
         with _released(self.lock):
             return self.sums.of_pieces(cut, slots, level)

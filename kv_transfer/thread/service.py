@@ -1,10 +1,10 @@
 """One node's side of the hand-over: both books, the side channel, and a mover, turn by turn.
 
-`SideChannel` carries the messages; `TransferBooks` (books.py) handles them.
-Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
-Only `sweep` is another thread's: where a turn does not end, because the mover does not answer,
-it goes on with aborts and leases, so that no block waits for a turn. It has the books whenever
-the mover is asked, or checksums are made.
+`SideChannel` carries the messages; `TransferBooks` (books.py) handles them. Everything happens
+in `turn`, in one thread; the engine's thread communicates with it by queues. Only `sweep` runs
+in another thread: if a turn does not end because the mover does not answer, it handles aborts
+and leases, so that no block waits for the turn. It can lock the books whenever the mover or
+checksums are at work.
 """
 
 import math
@@ -35,7 +35,7 @@ from kv_transfer.wire import SILENCE_S, Hello, Welcome
 IDLE_TURN_S = 5.0
 OPEN_TURN_S = 0.05
 DRIVEN_TURN_S = 0.001  # while a sink may need our agent to be polled
-READING_PAUSE_S = 0.0001  # between two looks at our reads: the engine needs the GIL
+READING_PAUSE_S = 0.0001  # between two polls of our reads: the engine needs the GIL
 
 Clock = Callable[[], float]
 
@@ -49,13 +49,12 @@ class TransferService:
     mover: Mover
     reception: SideChannelServer
     level: CheckLevel = CheckLevel.OFF
-    sums: Checksums | None = None  # None: all regions can be looked at from here
+    sums: Checksums | None = None  # None: all regions can be read from here
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
     queues: EventQueues = field(default_factory=EventQueues)
-    other_ranks: Sequence[
-        RankIntroduction
-    ] = ()  # ranks of ours, whose memory has agents of their own
+    # other ranks of this node, whose memory has its own agents
+    other_ranks: Sequence[RankIntroduction] = ()
 
     def __post_init__(self) -> None:
         me = self.identity
@@ -67,7 +66,7 @@ class TransferService:
         self._exchange = SideChannel(self.reception, me.engine_id.encode())
         self._wake, self._news, self._waiting = Wakeup(), Wakeup(), self.reception.waiting
         self._waiting.watch(self._wake.fileno())
-        self._lock = threading.Lock()  # of the books
+        self._lock = threading.Lock()  # protects the books
         self._attendance = TurnWatchdog(lambda: self.clock(), self.clock())
         self.commands = CommandQueue(self._wake)
         self.books = TransferBooks(
@@ -84,11 +83,11 @@ class TransferService:
 
     @property
     def late_s(self) -> float:
-        """How long ago the turn that is being made should have looked through the books."""
+        """For how long the current wait or turn has been overdue."""
         return self._attendance.late_s
 
     def post(self, command: Command) -> None:
-        """Called by the engine's thread: run this at the next turn, which is now."""
+        """Called by the engine's thread: run this in the next turn, which begins at once."""
         self.commands.post(command)
 
     @property
@@ -101,7 +100,7 @@ class TransferService:
         self._news.clear()
 
     def turn(self, longest_s: float = IDLE_TURN_S) -> None:
-        """Wait for something to happen, at most `longest_s`; do all that follows from it."""
+        """Wait for something to happen, at most `longest_s`; then do all that follows."""
         self._wait(min(longest_s, self._turn_s()))
         with self._lock:
             now = self.books.begin_turn(away=self._attendance.was_away())
@@ -114,10 +113,10 @@ class TransferService:
             self._attendance.end_turn()
 
     def sweep(self) -> None:
-        """Where a turn takes too long: run commands, end what is late, and say so.
+        """If a turn takes too long: run commands, end what is late, and report it.
 
-        Peers that wait for a word of ours have given us up by then, so no lease is ended that
-        somebody still counts on. To be called often, by a thread of its own.
+        By then, peers that wait for an answer of ours have given up, so no lease is ended that
+        a peer still relies on. Call it often, from a separate thread.
         """
         if not self._attendance.is_stuck(SILENCE_S):
             return
@@ -131,7 +130,7 @@ class TransferService:
             self.books.end()
 
     def close(self) -> None:
-        """Let go of everything, with no word to anybody; the books are not looked at again."""
+        """Release everything without telling any peer; the books are not used again."""
         with self._lock:
             self._attendance.begin_wait(math.inf)
         self.mover.close()

@@ -1,8 +1,8 @@
-"""A connector as the engine's thread sees it: two halves, and queues to the transfer thread.
+"""A connector as the engine's thread uses it: two halves, and queues to the transfer thread.
 
-One transfer thread in the engine process owns the mover, the sockets, the leases and the
-books; the engine's loop never waits for it, and a long step delays no peer. A second one only
-looks whether the first is late, and sees to the leases then.
+One transfer thread in the engine process owns the mover, the sockets, the leases and the books;
+the engine's loop never waits for it, and a long step delays no peer. A second thread only
+checks whether the first is late, and handles leases in that case.
 """
 
 import logging
@@ -37,37 +37,37 @@ class ThreadedSource:
     service: TransferService
 
     def offer(self, request_id: str, outer_id: str | None = None) -> KvTicket:
-        """The ticket is written here; the lease opens before anybody can ask for it."""
+        """The ticket is created here; the lease opens before any sink can ask for it."""
         me = self.service.identity
         ticket_id = f"{me.engine_id}/{request_id}"
         self.service.post(partial(self.service.offers.offer, ticket_id, outer_id))
         return KvTicket(ticket_id, me.engine_id, me.host, me.port, me.fingerprint)
 
     def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
-        """More blocks are final."""
+        """See KvSource."""
         if blocks:
             self.service.post(partial(self.service.offers.extend, ticket_id, tuple(blocks)))
 
     def seal(self, ticket_id: str, sealed: Sealed) -> None:
-        """There are no more blocks."""
+        """See KvSource."""
         self.service.post(partial(self._seal, ticket_id, sealed))
 
     def withdraw(self, ticket_id: str) -> None:
-        """Take the blocks back; final at its Settled."""
+        """Take the blocks back; takes effect with its Settled."""
         self.service.post(partial(self.service.offers.withdraw, ticket_id))
 
     def loan_requests(self) -> Sequence[LoanRequest]:
-        """What was asked for since the last call."""
+        """Loan requests since the last call."""
         return _drain(self.service.queues.loan_requests)
 
     def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
-        """One command: offered, sealed and told."""
+        """Posts one command that offers, seals and answers."""
         ticket_id = f"{self.service.identity.engine_id}/{name}"
         self.service.post(partial(self._lend, asked, ticket_id, tuple(blocks), sealed))
         return ticket_id
 
     def decline(self, asked: LoanRequest) -> None:
-        """Say so."""
+        """See KvSource."""
         self.service.post(partial(self.service.offers.decline, asked))
 
     def poll(self) -> Sequence[Settled]:
@@ -100,7 +100,7 @@ class ThreadedSink:
         self.service.post(partial(self._hold, ticket))
 
     def pull(self, ticket: KvTicket, into: Sequence[int], skip: int = 0) -> None:
-        """What can be refused at once is; the rest is told by `poll`."""
+        """Refuse at once what can be refused at once; `poll` reports the rest."""
         try:
             self.claims.take(ticket)
         except LayoutMismatch:
@@ -109,23 +109,23 @@ class ThreadedSink:
         self.service.post(partial(self._pull, ticket, tuple(into), skip))
 
     def abandon(self, ticket: KvTicket) -> None:
-        """Tell the source."""
+        """See KvSink."""
         self.service.post(partial(self._abandon, ticket))
 
     def release_claim(self, ticket: KvTicket) -> None:
-        """Tell the source to keep it for another."""
+        """See KvSink."""
         self.service.post(partial(self._leave, ticket))
 
     def request_loan(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
-        """The answer is told by `lent`."""
+        """`loans` returns the answer."""
         self.service.post(partial(self._ask, name, cache, tuple(keys)))
 
     def loans(self) -> Sequence[Loan]:
-        """What was answered since the last call."""
+        """Answers since the last call."""
         return _drain(self.service.queues.loans)
 
     def poll(self) -> Sequence[Arrived]:
-        """What ended since the last call."""
+        """Pulls that ended since the last call."""
         news = _drain(self.service.queues.arrived)
         self.claims.drop(news)
         return news
@@ -171,7 +171,7 @@ class Connector:
         return cls(service, ThreadedSource(service), ThreadedSink(service, claims))
 
     def start(self) -> None:
-        """Run turns in a thread of its own, and the sweep in another."""
+        """Run turns in one thread and the sweep in another."""
         for name, work in (("transfer", self._turn), ("sweep", self._sweep)):
             thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
             self._threads.append(thread)
@@ -181,12 +181,12 @@ class Connector:
         """End every offer and pull, and the threads; idempotent."""
         if not self._stopping.is_set():
             self.service.post(self._stopping.set)
-            self._stopping.set()  # should nobody be there to run that
+            self._stopping.set()  # in case no thread is left to run the command
             for thread in self._threads:
                 thread.join()
 
     def check(self) -> None:
-        """Raise what ended a thread, if something did."""
+        """Raise TransferThreadDied if a thread has failed."""
         if self._failure is not None:
             raise TransferThreadDied(repr(self._failure)) from self._failure
 
@@ -204,7 +204,7 @@ class Connector:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # the engine's loop raises it again, in `check`
+        except Exception as error:  # `check` raises it in the engine's loop
             log.exception("the %s thread died", threading.current_thread().name)
             self._failure = error
             self.service.wake_engine()

@@ -9,7 +9,7 @@ from typing import Any
 class Certificate:
     """PEM files; without `keyfile` the key is in `certfile`.
 
-    With `ca_certs` clients have to show a certificate that one of those has signed.
+    With `ca_certs`, clients must present a certificate signed by one of those.
     """
 
     certfile: str
@@ -18,12 +18,12 @@ class Certificate:
 
     @property
     def paths(self) -> list[str]:
-        """All its files."""
+        """The paths of all files."""
         return [path for path in (self.certfile, self.keyfile, self.ca_certs) if path]
 
     @property
     def options(self) -> dict[str, Any]:
-        """What uvicorn is told."""
+        """The certificate's options for uvicorn."""
         asked = ssl.CERT_REQUIRED if self.ca_certs else ssl.CERT_NONE
         return {
             "ssl_certfile": self.certfile,
@@ -33,9 +33,10 @@ class Certificate:
         }
 
     def load(self, context: ssl.SSLContext | None = None) -> str:
-        """Use it for connections from now on; raises OSError, and nothing has changed then.
+        """Use the files for new connections; raises OSError, and then changes nothing.
 
-        A pair of which only one half is new yet does not fit; so all is tried beside first.
+        Everything is first tried in a separate context: a certificate and a key of which only
+        one is new do not match.
         """
         for one in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
             if one is not None:

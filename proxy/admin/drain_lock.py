@@ -23,7 +23,7 @@ DRAIN_ASKED = b""
 
 @dataclass(slots=True)
 class DrainLock:
-    """One drain at a time in this worker, announced to the others. Knows whom they drain."""
+    """One drain at a time in this worker, announced to the others; knows the others' drains."""
 
     registry: Registry
     peers: PeerWorkers
@@ -32,7 +32,7 @@ class DrainLock:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        """Receives the drains of other workers."""
+        """Register for the drains of other workers."""
         self.peers.update_handlers[LEAVING] = self._apply
 
     @asynccontextmanager

@@ -64,7 +64,7 @@ class FileWatcher:
         self._requested.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._requested.wait(), self.look_s)

@@ -22,7 +22,7 @@ NOBODY = ApiCaller()
 
 
 class Unauthorized(ApiError):
-    """No key, or none of ours."""
+    """No key, or an unknown one."""
 
     status = 401
 
@@ -47,12 +47,14 @@ class Guard:
     _given: KeyRing = field(init=False)
 
     def __post_init__(self) -> None:
-        """What the settings say does not change."""
+        """Index the keys of the settings, which do not change."""
         self._given = KeyRing.given(self.api_keys, self.admin_key)
 
     def check(self, path: str, authorization: str | None, key: str | None) -> ApiCaller:
-        """Who it is; raises Unauthorized or Forbidden. The `key` in a header of its own is an
-        admin's, but of those who ask for messages, or for models, it may be a client's.
+        """The caller; raises Unauthorized or Forbidden.
+
+        `key` comes from a separate header and is an admin's; for messages and models it may
+        also be a client's.
         """
         if is_for_admins(path):
             return self._check_admin(key)
@@ -63,22 +65,23 @@ class Guard:
         return NOBODY if path in OPEN_PATHS else self._check_client(authorization)
 
     def sees(self, authorization: str | None, admin: str | None) -> str | None:
-        """Whose requests this one may look at; None: anybody's, as an admin, or where no client
-        has a key. Raises Unauthorized.
+        """The owner whose requests this caller may see.
+
+        None: anybody's, for an admin, or if clients have no keys. Raises Unauthorized.
         """
         if not self._asks or self._admin(admin):
             return None
         return self._check_client(authorization).name
 
     def audits(self, path: str, admin: str | None) -> bool:
-        """Whether a call is an administrator's, let in or not: it needs such a key, or has one
-        where a client's would do for less.
+        """Whether a call is an administrator's, allowed or not: the path needs an admin's key,
+        or has one although a client's key would suffice.
         """
         return is_for_admins(path) or (_is_status(path) and self._admin(admin) is not None)
 
     @property
     def names(self) -> frozenset[str]:
-        """Those by which keys of the settings are counted."""
+        """The names under which keys of the settings are counted."""
         return self._given.names
 
     @property
@@ -88,7 +91,7 @@ class Guard:
 
     @property
     def _rings(self) -> Iterator[KeyRing]:
-        """Of a key that is in both, the name and the limits of the file count."""
+        """If a key is in both rings, the file's name and limits count."""
         if self.listed is not None:
             yield self.listed
         yield self._given
@@ -111,7 +114,7 @@ class Guard:
     def _check_client(
         self, authorization: str | None, key: str | None = None, wanted: str = WANTED
     ) -> ApiCaller:
-        """By either, where both are there."""
+        """Check either header, if both are present."""
         if not self._asks:
             return NOBODY
         if (who := self._client(_bearer(authorization)) or self._client(key)) is None:
@@ -130,10 +133,10 @@ def _is_status(path: str) -> bool:
 
 
 def is_for_admins(path: str) -> bool:
-    """Whether an administrator's key is needed there."""
+    """Whether this path needs an administrator's key."""
     return any(path == one or path.startswith(f"{one}/") for one in ADMIN_PATHS)
 
 
 def is_for_clients(path: str) -> bool:
-    """Whether it is none of those that only operators and what they run have a use for."""
+    """Whether this path is of use to clients, not only to operators and their tools."""
     return not is_for_admins(path) and path not in OPERATORS_PATHS

@@ -25,7 +25,7 @@ SHARED = "max_requests", "max_tokens", "max_queued"  # a minute's are: proxy/wor
 
 
 class MalformedKeys(ValueError):
-    """The file is no list of keys; the text has no key in it."""
+    """The file is not a list of keys, or the text does not contain a key."""
 
 
 class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,14 +53,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The keys of clients and those of admins: the same one may be both."""
+    """The keys of clients and those of admins; one key may be both."""
 
     clients: Mapping[bytes, Key] = field(default_factory=dict)
     admins: Mapping[bytes, Key] = field(default_factory=dict)
 
     @classmethod
     def of(cls, keys: Iterable[Key]) -> "KeyRing":
-        """Raises MalformedKeys where two of a kind are the same."""
+        """Index the keys; raises MalformedKeys if two of the same kind are equal."""
         clients, admins = dict[bytes, Key](), dict[bytes, Key]()
         for key in keys:
             before = (admins if key.admin else clients).setdefault(key.digest, key)
@@ -71,7 +71,7 @@ class KeyRing:
 
     @classmethod
     def given(cls, clients: Sequence[str], admin: str | None) -> "KeyRing":
-        """Those of the settings, which have no names and no limits of their own."""
+        """The keys of the settings, which have no names or limits of their own."""
         numbered = enumerate(dict.fromkeys(clients), start=1)
         keys = [Key(ApiCaller(f"api-key-{number}"), _digest(key)) for number, key in numbered]
         admins = [] if admin is None else [Key(ApiCaller(ADMIN), _digest(admin), admin=True)]
@@ -79,24 +79,24 @@ class KeyRing:
 
     @property
     def names(self) -> frozenset[str]:
-        """What clients are counted by; nobody else may be called so."""
+        """The names under which clients are counted, which no other key may have."""
         return frozenset(key.caller.name for key in self.clients.values())
 
     def client(self, given: str) -> ApiCaller | None:
-        """Whose key this is; None: nobody's."""
+        """The caller with this key, or None."""
         return _find(self.clients, given)
 
     def admin(self, given: str) -> ApiCaller | None:
-        """Which admin's key this is; None: nobody's."""
+        """The admin with this key, or None."""
         return _find(self.admins, given)
 
 
 def read_keys(
     data: bytes, *, is_json: bool, parts: int = 1, taken: frozenset[str] = frozenset()
 ) -> KeyRing:
-    """The file's; each of `parts` processes may let in its part of what a key may have.
+    """Read the keys of a file; each of `parts` processes gets its part of a key's limits.
 
-    Nobody is called by a name that is `taken`. Raises MalformedKeys, naming the field.
+    No key may have a name that is `taken`. Raises MalformedKeys, naming the field.
     """
     try:
         plain = msgspec.json.decode(data) if is_json else tomllib.loads(data.decode())

@@ -32,7 +32,7 @@ READY, DRAINING = State.READY, State.DRAINING
 
 
 class UnknownInstance(ApiError):
-    """Neither an id nor an address of a node that is known."""
+    """The name is neither an id nor an address of a known node."""
 
     status = 404
 
@@ -57,7 +57,7 @@ class OperatorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_operator_request(data: bytes) -> OperatorRequest:
-    """Raises BadRequest, naming the field."""
+    """Decode the body; raises BadRequest, naming the field."""
     try:
         return msgspec.json.decode(data or b"{}", type=OperatorRequest)
     except UNREADABLE as error:
@@ -76,17 +76,17 @@ class Operator:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Receives which nodes other workers hold."""
+        """Register for the addresses that other workers hold."""
         self.peers.update_handlers[HELD] = self._apply
 
     def find(self, name: str) -> Node:
-        """By its id or its address; raises UnknownInstance."""
+        """The node with this id or address; raises UnknownInstance."""
         if node := self.registry.at(name) or self.registry.find(name):
             return node
         raise UnknownInstance(f"Instance {name!r} is not known here.", "instance")
 
     async def drain(self, name: str, body: OperatorRequest) -> dict[str, Any]:
-        """No new work; running legs are finished."""
+        """Send it no new work; running legs are finished."""
         node = self.find(name)
         said = f"Draining {_address(node)}"
         async with self._leaving(node, force=body.force):
@@ -98,7 +98,7 @@ class Operator:
             return _answer(node, f"{said}, at this proxy.", None, DRAINING)
 
     async def undrain(self, name: str) -> dict[str, Any]:
-        """Take new work again."""
+        """Let it take new work again."""
         node = self.find(name)
         await self.release(_address(node))
         said = f"{_address(node)} takes work again."
@@ -190,7 +190,7 @@ def _role(body: OperatorRequest) -> Role:
 def _answer(
     node: Node, message: str, result: OrderResult | None, state: State = READY
 ) -> dict[str, Any]:
-    """The JSON answer; null is what vLLM's nodes do not report."""
+    """The JSON answer; null for what vLLM's nodes do not report."""
     wanted = result.wanted if result else None
     return {
         "message": message,

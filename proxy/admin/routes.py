@@ -17,14 +17,14 @@ ACCEPTED = 202
 
 @dataclass(frozen=True, slots=True)
 class AdminRoutes:
-    """Whoever gets here has shown an administrator's key; `status` is what /status tells."""
+    """Requests get here only with an administrator's key; `status` renders /status."""
 
     instances: Instances
     operator: Operator
     status: Callable[[], Awaitable[dict[str, Any]]]
 
     def blueprint(self) -> Blueprint:
-        """All of them."""
+        """All routes as a Quart blueprint."""
         routes = Blueprint("admin", __name__)
         routes.get("/instances")(self.show_all)
         routes.post("/instances/add")(self.add)
@@ -47,22 +47,22 @@ class AdminRoutes:
         return routes
 
     async def show_all(self) -> Response:
-        """Every node that is known, as in /status."""
+        """Every known node, as in /status."""
         return _json({"instances": (await self.status())["nodes"]})
 
     async def show(self, name: str) -> Response:
-        """One of them."""
+        """One node, as in /status."""
         return _json(await self._told(name))
 
     async def add(self) -> Response:
-        """A node that does not announce itself."""
+        """Add a node that does not register itself."""
         instance = read_instance(await _body())
         await self.instances.add(instance)
         kind = instance.role.name.lower()
         return _json({"message": f"Added {instance.address} to {kind}_instances."})
 
     async def remove(self) -> Response:
-        """One that was added so, by the same body."""
+        """Remove a node that was added by hand, with the same body."""
         instance = read_instance(await _body())
         await self.instances.remove(instance)
         await self.operator.release(instance.address)
@@ -70,34 +70,34 @@ class AdminRoutes:
         return _json({"message": f"Removed {instance.address} from {kind}_instances."})
 
     async def remove_one(self, name: str) -> Response:
-        """The same by its name."""
+        """Remove a node by its id or address."""
         address = self.operator.find(name).registration.http_address
         await self._forget(address)
         return _json({"message": f"Removed {address}."})
 
     async def drain(self, name: str) -> Response:
-        """Send it no new work."""
+        """Send the node no new work."""
         return _json(await self.operator.drain(name, read_operator_request(await _body())))
 
     async def undrain(self, name: str) -> Response:
-        """Send it work again."""
+        """Send the node work again."""
         return _json(await self.operator.undrain(name))
 
     async def change_role(self, name: str) -> Response:
-        """Ask it for the other kind of leg, once it has nothing in flight."""
+        """Change the node's role once nothing is in flight there."""
         done = await self.operator.change_role(name, read_operator_request(await _body()))
         return _json(done, ACCEPTED if done["wanted_role"] else 200)
 
     async def show_workers(self) -> Response:
-        """As SGLang's router has them."""
+        """All nodes, in the format of SGLang's router."""
         return _json(shapes.workers((await self.status())["nodes"]))
 
     async def show_worker(self, name: str) -> Response:
-        """One of them, by its id or its URL."""
+        """One node by its id or URL, in the format of SGLang's router."""
         return _json(shapes.worker(await self._told(_address(name))))
 
     async def add_worker(self) -> Response:
-        """The same as `add`; it is there when the answer is."""
+        """Add a node like `add`; it is registered before the answer is sent."""
         instance = shapes.read_worker(await _body())
         await self.instances.add(instance)
         name = self.operator.find(instance.address).node_id
@@ -106,13 +106,13 @@ class AdminRoutes:
         return _json({"status": "accepted", "worker_id": name, **where}, ACCEPTED)
 
     async def remove_worker(self, name: str) -> Response:
-        """The same as `remove_one`."""
+        """Remove a node like `remove_one`."""
         node = self.operator.find(_address(name))
         await self._forget(node.registration.http_address)
         return _json({"status": "accepted", "worker_id": node.node_id}, ACCEPTED)
 
     async def show_loads(self) -> Response:
-        """How busy each node is."""
+        """The load of each node."""
         return _json(shapes.loads((await self.status())["nodes"]))
 
     async def show_scrape_targets(self) -> Response:
@@ -120,11 +120,11 @@ class AdminRoutes:
         return _json(shapes.scrape_targets((await self.status())["nodes"]))
 
     async def say_alive(self) -> Response:
-        """That this process answers, whatever becomes of nodes."""
+        """Answer that this process is alive, whatever the state of the nodes."""
         return _json({"status": "ok"})
 
     async def say_who_is_there(self) -> Response:
-        """The same, and how many nodes there are."""
+        """Answer the same, with the number of nodes."""
         return _json(shapes.healthcheck(await self.status()))
 
     async def show_readiness(self) -> Response:

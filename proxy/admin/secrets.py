@@ -34,7 +34,7 @@ class Secrets:
 
     @classmethod
     def of(cls, config: ProxyConfig, *, parts: int = 1) -> "Secrets":
-        """Raises OSError or MalformedSecrets where one cannot be used.
+        """Load everything; raises OSError or MalformedSecrets if a file cannot be used.
 
         This is one of `parts` processes behind one port.
         """
@@ -57,7 +57,7 @@ class Secrets:
         return secrets
 
     def load_keys(self, path: str, parts: int) -> str:
-        """Replace the guard's keys by those of the file; a summary for the log."""
+        """Replace the guard's keys by those of the file; returns a summary for the log."""
         data = Path(path).read_bytes()
         if len(data) > LARGEST_FILE:
             raise MalformedSecrets(f"{path}: {len(data)} bytes are too many")

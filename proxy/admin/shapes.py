@@ -16,7 +16,7 @@ OK, UNAVAILABLE = 200, 503
 
 
 class _WorkerSpec(msgspec.Struct, frozen=True):
-    """What of SGLang's router's body is read; the rest is none of our business."""
+    """The fields that are read of the body of SGLang's router; all others are ignored."""
 
     url: str
     worker_type: str | None = None
@@ -66,7 +66,7 @@ def workers(nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def loads(nodes: Sequence[Node]) -> dict[str, Any]:
-    """`GET /get_loads`: requests running and waiting at each, as it last said; -1 of vLLM's."""
+    """`GET /get_loads`: running and waiting requests of each node; -1 for vLLM's."""
     told = [
         {
             "worker": SCHEME + node["http_address"],
@@ -108,7 +108,7 @@ def readiness(status: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 def healthcheck(status: Mapping[str, Any]) -> dict[str, Any]:
-    """`GET /healthcheck`, as vLLM's proxies of NIXL have it: that this process answers."""
+    """`GET /healthcheck`, as in vLLM's proxies for NIXL: that this process answers."""
     return {
         "status": "ok",
         "prefill_instances": status["prefill_node_count"],

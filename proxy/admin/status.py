@@ -15,10 +15,10 @@ OK, UNAVAILABLE = 200, 503
 def health(
     registry: Registry, *, now: float, generates: bool = True
 ) -> tuple[int, dict[str, Any]]:
-    """Whether a request could be answered, and by how many; `degraded` when by one kind.
+    """Whether a request could be answered, and by how many nodes; `degraded`: by one role only.
 
-    Prefill nodes that fit no decode node are counted, and no better than none.
-    A model that does not generate wants prefill nodes; others can stand in for them.
+    Prefill nodes that fit no decode node are counted, but do not make the cluster `ok`. A model
+    that does not generate needs prefill nodes; decode nodes can stand in for them.
     """
     counts = {role: len(registry.nodes(role, now=now)) for role in Role}
     prefill, decode = counts[Role.PREFILL], counts[Role.DECODE]
@@ -32,7 +32,7 @@ def health(
 def cluster_status(
     registry: Registry, breakers: Health, *, now: float, in_flight: int, generates: bool = True
 ) -> dict[str, Any]:
-    """Everybody who is known; vLLM's four keys first."""
+    """All known nodes; vLLM's four keys come first."""
     nodes = registry.all()
     addresses = {
         role: [node.registration.http_address for node in nodes if node.role is role]
@@ -51,7 +51,7 @@ def cluster_status(
 
 
 def served_models(models: Sequence[ServedModel]) -> list[dict[str, Any]]:
-    """What can be asked for by which names, and whether in text yet."""
+    """The models and their names, and whether text can be sent to each yet."""
     return [
         {
             "names": list(one.names),
@@ -66,7 +66,7 @@ def served_models(models: Sequence[ServedModel]) -> list[dict[str, Any]]:
 
 
 def _between(pair: Pair, state: BreakerState) -> dict[str, Any]:
-    """Two nodes between whom KV got lost."""
+    """Two nodes between which KV was lost."""
     return {"prefill_node_id": pair[0], "decode_node_id": pair[1], "breaker": state.value}
 
 

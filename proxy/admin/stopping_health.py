@@ -25,7 +25,7 @@ class StoppingHealth:
     stopping: bool = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
-        """One request, or the lifespan."""
+        """Answer one request, or pass it on."""
         if self.stopping and scope["type"] == "http" and scope["path"] in HEALTH_PATHS:
             start = {"type": "http.response.start", "status": 503, "headers": HEADERS}
             await send(start)

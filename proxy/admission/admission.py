@@ -54,7 +54,7 @@ class Admission:
     _prompt_s: float | None = None  # recent seconds until a choice's first token
 
     def __post_init__(self) -> None:
-        """Nothing runs yet."""
+        """Start with no running requests."""
         self.pools = NodePools(self.limits)
 
     def limits_of(self, who: ApiCaller) -> KeyLimits:
@@ -118,7 +118,7 @@ class Admission:
         self._prompt_s = _average(self._prompt_s, now - entry.began)
 
     def finish(self, entry: QueueEntry, *, now: float) -> None:
-        """A running request ended, in whatever way."""
+        """Record that a running request has ended, in whatever way."""
         assert entry.began is not None
         self._book(entry, -entry.choices, -entry.tokens)
         self.pools.end(entry)
@@ -134,9 +134,9 @@ class Admission:
     def wait_s(self, entry: QueueEntry, hands: NodeCounts) -> float | None:
         """Estimated seconds until a request may start; None: nothing is known yet.
 
-        Running requests are taken to go on at the recent pace, and to make room first for
-        those ahead. A key at its limit waits for its own requests, and a model whose nodes
-        are full for theirs.
+        Assumes that running requests go on at the recent pace, and that the requests ahead get
+        room first. A key at its limit waits for its own requests, and a model whose nodes are
+        full for theirs.
         """
         waits = [self._pool_s(entry, one) for one in self.pools.full(entry, hands)]
         own = self._keys.get(entry.name)
@@ -160,7 +160,7 @@ class Admission:
         return self._paced_s(tokens, at_work)
 
     def _paced_s(self, tokens: float, choices: int) -> float | None:
-        """Seconds until so many choices have made room for so many tokens."""
+        """Seconds until this many choices have made room for this many tokens."""
         return tokens / choices / self._pace if self._pace and choices else None
 
     def _admit(self, now: float, nodes: CountNodes) -> Iterator[QueueEntry]:

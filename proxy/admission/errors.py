@@ -1,14 +1,14 @@
-"""Why a request is not let in, or not let go on; each says when to come back, if that helps.
+"""Why a request is refused or ended; each error says when to retry, if that helps.
 
 StreamFailed (api)
 └── AdmissionRefused            503  `reason` is one word for the metrics
     ├── QueueFull                    the queue is full
-    ├── ModelQueueFull               the part of it that waits for one model's nodes is
-    ├── KeyQueueFull            429  the key's own part of it is
-    ├── RateLimited             429  the key has had its part of this minute
+    ├── ModelQueueFull               the part of it that waits for one model's nodes is full
+    ├── KeyQueueFull            429  the key's own part of it is full
+    ├── RateLimited             429  the key has used up its share of this minute
     │   ├── RequestsPerMinute
     │   └── TokensPerMinute
-    └── QueueWaitTooLong             its deadline would pass in the queue, or has
+    └── QueueWaitTooLong             its deadline would pass in the queue, or has passed
 """
 
 from math import ceil
@@ -19,7 +19,7 @@ LONGEST_S = 120
 
 
 class AdmissionRefused(StreamFailed):
-    """Base of the room's errors."""
+    """Base of this package's errors."""
 
     status = 503
     reason = "refused"

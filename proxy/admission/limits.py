@@ -16,13 +16,13 @@ Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 
 
 class LoadLimit(NamedTuple):
-    """Choices, and tokens, that may run at once; None: any number."""
+    """The most choices and tokens that may run at once; None: any number."""
 
     requests: int | None = None
     tokens: int | None = None
 
     def times(self, nodes: int) -> "LoadLimit":
-        """The limit of so many nodes together; without any node: any number."""
+        """The limit of this many nodes together; without any node: any number."""
         return LoadLimit(_times(self.requests, nodes), _times(self.tokens, nodes))
 
 
@@ -47,7 +47,7 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def at_work(self) -> LoadLimit:
-        """What may run at once."""
+        """The limit of what may run at once."""
         return LoadLimit(self.max_requests, self.max_tokens)
 
 
@@ -85,7 +85,7 @@ class AdmissionLimits:
         return (self.all, self.node, self.prefill_node) == (UNLIMITED, UNLIMITED, UNLIMITED)
 
     def queued_for(self, nodes: int) -> int | None:
-        """How many requests may wait for so many nodes; None: no such limit."""
+        """How many requests may wait for this many nodes; None: no such limit."""
         return _times(self.node_queued, nodes)
 
 

@@ -28,13 +28,13 @@ PoolKey = tuple[Role, ModelKey | None]
 
 @dataclass(slots=True)
 class LoadInUse:
-    """Running choices, and the tokens of them and their prompts."""
+    """Running choices, and the tokens of the choices and their prompts."""
 
     choices: int = 0
     tokens: int = 0
 
     def fits(self, choices: int, tokens: int, most: LoadLimit) -> bool:
-        """Whether so much more fits; a request larger than the limit may run alone."""
+        """Whether this much more fits; a request larger than the limit may run alone."""
         if not self.choices:
             return True
         if most.requests is not None and self.choices + choices > most.requests:
@@ -72,7 +72,7 @@ class NodePools:
         return [one for one in _wanted(entry, hands) if not self._fits(one, entry, hands)]
 
     def choices_at(self, pool: PoolKey) -> int:
-        """Running choices there."""
+        """Running choices in this pool."""
         return self._pools[pool].choices
 
     def begin(self, entry: QueueEntry, hands: NodeCounts) -> None:

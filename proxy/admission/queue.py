@@ -37,7 +37,7 @@ class QueueEntry:
     produced: int = 0
     answered: bool = False
     number: int = 0
-    charged: int = 0  # tokens that were taken of its key's minute
+    charged: int = 0  # tokens taken from its key's minute
     model: ModelKey | None = None  # None: limits do not depend on nodes
     pooled: bool = False  # a pooling request: it has no tokens to decode
     unfinished_prompts: set[int] = field(default_factory=set)  # choices without a first token

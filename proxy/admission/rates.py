@@ -40,7 +40,7 @@ class Bucket:
         self.level, self.at = min(self.most, self.level_at(now) - amount), now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until it holds so much, or is full."""
+        """Seconds until it holds this much, or is full."""
         return max(0.0, min(amount, self.most) - self.level_at(now)) * MINUTE_S / self.most
 
     def resize(self, most: int, now: float) -> None:
@@ -50,10 +50,10 @@ class Bucket:
 
 
 class BucketReport(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker reports to the others of a bucket that is not full.
+    """A worker's report to the others about a bucket that is not full.
 
     The worker took `total` since `since`; `level` is its estimate of what is left of `most`,
-    with what others took.
+    including what others took.
     """
 
     name: str
@@ -158,7 +158,7 @@ class RateBuckets:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes one: 12ms, 8.64s, 6m0s."""
+    """A duration in OpenAI's format: 12ms, 8.64s, 6m0s."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     if seconds < MINUTE_S:
@@ -175,7 +175,7 @@ def _rates(limits: KeyLimits) -> Iterator[tuple[str, int]]:
 
 
 def _of(entry: QueueEntry) -> Iterator[Limited]:
-    """What a request takes of each bucket, and the error if that is too much."""
+    """What a request takes from each bucket, and the error if that is too much."""
     for what, most in _rates(entry.limits):
         if what == REQUESTS:
             yield what, most, 1, RequestsPerMinute

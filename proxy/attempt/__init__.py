@@ -1,1 +1,1 @@
-"""One attempt at a request: its legs, and what of their words goes on to the client."""
+"""One attempt at a request: its legs, and which of their events go on to the client."""

@@ -1,8 +1,8 @@
 """One attempt's decode leg: opened with the prefill leg's ticket, replaced with the same one.
 
-A decode node that is not the only choice is asked to give up after a while without room for
-the KV; then the ticket goes to the next. Each is asked that once. The last one is to wait, with
-a place in its queue that counts from when the first was asked.
+A decode node that is not the only choice is asked to give up after a while without room for the
+KV; then the ticket goes to the next one. Each is asked that once. The last one has to wait,
+with a place in its queue that counts from when the first was asked.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -34,11 +34,12 @@ class NodeClient(Protocol):
     def generate(
         self, node: Node, request: Request, leg: Leg
     ) -> AsyncGenerator[Event] | PollableLeg:
-        """Raises NodeFailed while iterating, also for silence; closing it aborts the leg.
+        """Call a node; raises NodeFailed while iterating, also on silence. Closing it aborts
+        the leg.
 
-        A prefill leg (`hold`) answers with a ticket, one token, and the end once its KV was
-        fetched. A decode leg answers with every token that is missing: from the ticket's KV,
-        or from scratch without a ticket.
+        A prefill leg (`hold`) answers with a ticket, one token, and an end once its KV was
+        fetched. A decode leg answers with every token that is missing: from the ticket's KV, or
+        from scratch without a ticket.
         """
 
 
@@ -89,9 +90,9 @@ class HandOver:
         self.legs.open(node, self.client.generate(node, request, traced))
 
     def open_decode_if_due(self, item: LegItem | None) -> None:
-        """Open the decode leg if this event says so; None: all legs have ended.
+        """Open the decode leg if this event requires it; None: all legs have ended.
 
-        Raises NodeFailed where they ended too early.
+        Raises NodeFailed if they ended too early.
         """
         relay = self.relay
         if ticket := relay.ticket_for_decode(item):
@@ -116,7 +117,7 @@ class HandOver:
         """Replace a decode leg that failed, and close a prefill leg that lingers.
 
         Returns the failure of a decode node that was replaced, unless it only had no room.
-        Raises it where no other decode node is left.
+        Raises it if no other decode node is left.
         """
         relay = self.relay
         if relay.ignored_failure:
@@ -159,7 +160,7 @@ class HandOver:
         return prefill is not None and prefill.ours and decode.ours
 
     def _choose_replacement(self) -> Node | None:
-        """A decode node that did not say it is full, and has no queue, if there is one."""
+        """A decode node that did not report to be full, if possible one without a queue."""
         not_full = self._not_full()
         idle = [node for node in not_full if not node.load.waiting]
         nodes = idle or not_full or self._partners()

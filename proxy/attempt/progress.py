@@ -1,4 +1,4 @@
-"""What the client has got of one request, over all its attempts, and which nodes failed it."""
+"""What the client has received of a request over all attempts, and which nodes failed it."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -24,16 +24,17 @@ def without_prompt_logprobs(request: Request) -> Request:
 
 @dataclass(slots=True)
 class Progress:
-    """Kept up to date by each attempt."""
+    """Updated by each attempt."""
 
     request: Request
     timeline: ChoiceTimeline
-    tap: Tap | None = None  # where tokens may go past the stream
-    tokens: "array[int]" = field(default_factory=lambda: array("i"))  # a ninth of a list's room
-    prompt_sent: bool = False  # the client has had a PromptEvent
+    tap: Tap | None = None  # where tokens may bypass the stream
+    # a ninth of a list's memory
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    prompt_sent: bool = False  # the client has received a PromptEvent
     prompt_scored: bool = False  # one with the prompt's log-probabilities
-    tries: int = 0  # that failed since the last token
-    attempt_start: float = 0.0  # of the latest one
+    tries: int = 0  # failed since the last token
+    attempt_start: float = 0.0  # of the latest attempt
     last_failure: NodeFailed | ProxyExhausted | None = None
     unresponsive_nodes: set[str] = field(default_factory=set)  # they did not even answer
     failed_nodes: set[str] = field(
@@ -51,7 +52,7 @@ class Progress:
         )
 
     def record_event(self, event: Event) -> bool:
-        """Record an event; False if the client got its like from an earlier attempt."""
+        """Record an event; False if the client got the same kind from an earlier attempt."""
         if isinstance(event, TokenEvent):
             self.record_tokens(event.tokens)
             self.tries = 0
@@ -84,7 +85,7 @@ class Progress:
     def may_pair(self, prefill: Node, decode: Node) -> bool:
         """Whether neither the prefill node nor KV transfer between the two failed this request.
 
-        After `MAX_LOST_PAIRS` lost transfers no pair may: decode runs the prompt.
+        After `MAX_LOST_PAIRS` lost transfers no pair may be used: decode runs the prompt.
         """
         return (
             len(self.failed_pairs) < MAX_LOST_PAIRS

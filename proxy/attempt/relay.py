@@ -1,8 +1,8 @@
-"""What of one attempt's events goes on to the client, and what a leg that fails means. Pure.
+"""Which of one attempt's events go on to the client, and what a failed leg means. Pure.
 
-A leg's failure does not always end the attempt. While the prefill leg is open its KV is on
+A leg's failure does not always end the attempt. While the prefill leg is open, its KV is on
 offer, so a decode node that has no room, or dies before its first token, can be replaced by
-another with the same ticket. Once the KV has arrived the prefill leg is not needed any more; if
+another with the same ticket. Once the KV has arrived, the prefill leg is no longer needed; if
 it breaks off just before, the decode node is given a moment to report that the KV is there.
 """
 
@@ -27,16 +27,16 @@ from proxy.errors import Cause, NodeFailed
 from proxy.routing.plan import Plan
 
 FAILURES, ANSWERS = (FailedEvent, NodeFailed), (PromptEvent, TokenEvent)
-LINGERING_TOKENS = 8  # of decode: by then prefill has long heard that its KV was fetched
+LINGERING_TOKENS = 8  # of decode: by then prefill has long been told that its KV was fetched
 
 
 @dataclass(slots=True)
 class Relay:
     """Passes each token on once, and decides what a leg's failure means for the attempt.
 
-    The decode leg repeats the first token, which is left out. Where the decode node had to
-    compute the prompt itself, rounding may have led to another first token; then the attempt
-    fails, as the client has the prefill node's. Only the prefill leg has the prompt's
+    The decode leg repeats the first token, which is dropped. If the decode node had to compute
+    the prompt itself, rounding may have led to another first token; then the attempt fails,
+    since the client has the prefill node's. Only the prefill leg has the prompt's
     log-probabilities: while the relay awaits them, the decode leg's tokens are `held`.
     """
 
@@ -53,9 +53,8 @@ class Relay:
     prefill_closed: bool = False  # its leg has ended, or was closed
     decode_started: bool = False  # it has the KV, or computes the prompt itself
     decode_failure: NodeFailed | None = None  # until another decode leg is open
-    ignored_failure: NodeFailed | None = (
-        None  # the prefill leg's, which does not matter any more
-    )
+    # the prefill leg's, which no longer matters
+    ignored_failure: NodeFailed | None = None
     prefill_failure: NodeFailed | None = None  # while decode may yet report its KV
 
     def ticket_for_decode(self, news: LegItem | None) -> KvTicket | None:
@@ -65,7 +64,7 @@ class Relay:
         return news[1].ticket if isinstance(news[1], TicketEvent) else None
 
     def prefill_gave_no_ticket(self, news: LegItem | None) -> bool:
-        """Whether the prefill leg ended without one, so decode has to run the prompt itself."""
+        """Whether the prefill leg ended without a ticket: decode has to run the prompt."""
         return news is None and self.decode_leg is None and self.plan.prefill is not None
 
     def decode_opened(self, decode: Node, leg: Leg) -> None:
@@ -99,7 +98,7 @@ class Relay:
     def forward(self, node: Node, event: LegEvent) -> Iterator[Event]:
         """Yield what is new in the event, and held tokens that it releases.
 
-        Raises NodeFailed where it ends the attempt.
+        Raises NodeFailed if it ends the attempt.
         """
         if isinstance(event, FAILURES):
             self._handle_failure(node, event)
@@ -131,8 +130,9 @@ class Relay:
 
     @property
     def prefill_lingers(self) -> bool:
-        """Whether the prefill leg stays open although decode goes on without its KV: nobody
-        will fetch that, and only the end of the lease would free it.
+        """Whether the prefill leg stays open although decode goes on without its KV.
+
+        No node will fetch that KV, and only the end of the lease would free it.
         """
         if self.plan.prefill is None or self.prefill_closed or self.awaits_prompt_logprobs:
             return False
@@ -143,7 +143,7 @@ class Relay:
         self.prefill_closed = self.prefill_closed or isinstance(event, EndEvent)
 
     def _note_decode_started(self) -> None:
-        """Decode has the KV, or computes the prompt: the prefill leg is not needed any more."""
+        """Decode has the KV, or computes the prompt: the prefill leg is no longer needed."""
         failure, self.prefill_failure = self.prefill_failure, None
         self.decode_started = True
         if failure and failure.node_id != self.plan.decode.node_id:
@@ -177,10 +177,10 @@ class Relay:
         )
 
     def _prefill_failed(self, failure: NodeFailed) -> None:
-        """Go on without the prefill leg where decode has what it needs, or may yet report so;
-        else raise the failure: the prompt has to run anew.
+        """Go on without the prefill leg if decode has what it needs, or may yet report so;
+        otherwise raise the failure, since the prompt must run again.
         """
-        if self.awaits_prompt_logprobs:  # nobody else has them
+        if self.awaits_prompt_logprobs:  # no other leg has them
             raise failure
         blames_decode = failure.node_id == self.plan.decode.node_id
         decode_may_have_kv = self.prefill_sampled and self.decode_leg is not None
@@ -203,8 +203,9 @@ class Relay:
         return offer_open and offer_untouched and failure.retryable and not unasked_no_room
 
     def _new_tokens(self, node: Node, event: TokenEvent) -> Iterator[TokenEvent]:
-        """The event without tokens that were forwarded before; raises NodeFailed where decode
-        repeats others than the prefill leg sent.
+        """The event without tokens that were forwarded before.
+
+        Raises NodeFailed if decode repeats other tokens than the prefill leg sent.
         """
         before = self.received[node]
         self.received[node] += len(event.tokens)
@@ -225,7 +226,7 @@ class Relay:
 
 
 def _cause(event: FailedEvent) -> Cause:
-    """A node that is full, or stops, is not at fault."""
+    """The cause of a node's failure; a node that is full or stops is not at fault."""
     if event.no_room:
         return Cause.NO_ROOM
     if event.leaving:

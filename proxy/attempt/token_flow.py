@@ -1,4 +1,4 @@
-"""The short cut of plain tokens: from the decode leg to the client past the pipeline's loop."""
+"""The fast path of plain tokens: from the decode leg to the client, bypassing the pipeline."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from proxy.routing.in_flight import PlanInFlight
 class TokenFlow:
     """A Tap in front of the client's, which counts tokens as the loop counts events.
 
-    It is in use from when `Relay.pass_through` let an event pass until the next other event.
+    In use from the moment `Relay.pass_through` lets an event pass until the next other event.
     """
 
     tap: Tap

@@ -1,1 +1,1 @@
-"""How nodes of vLLM are spoken to, and what was found out of each. Pure."""
+"""How to talk to vLLM nodes, and what was found out about each. Pure."""

@@ -1,8 +1,8 @@
-"""Request bodies for nodes of vLLM, for either of their endpoints. Pure.
+"""Request bodies for vLLM nodes, for either of their endpoints. Pure.
 
-`/inference/v1/generate` takes and gives token ids. It is off by default there; then
+`/inference/v1/generate` takes and returns token ids. It is off by default in vLLM; then
 `/v1/completions` is called with a prompt of token ids and `return_token_ids`. A prefill leg is
-not streamed: only a whole answer is sure to have `kv_transfer_params`.
+not streamed: only a complete answer is sure to have `kv_transfer_params`.
 
 UnsupportedByVllm   the request has a parameter that vLLM does not have; `param` names it
 """
@@ -18,7 +18,8 @@ from proxy.foreign.structural_tags import UnsupportedTag, without_extensions
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 MOST_SEED = 2**63 - 1  # vLLM's seed is a signed number, and -1 means none
-STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours come to lie far apart
+# 2^64 over the golden ratio, which spreads neighbouring numbers far apart
+STEP = 0x9E3779B97F4A7C15
 OURS_ONLY = ("sample_index", "bad_words", "grammar_behind")
 
 Params = Mapping[str, object]
@@ -30,7 +31,7 @@ class UnsupportedByVllm(WireError):
 
 
 def generate_body(request: Request, outer_id: str, params: Params | None, hold: bool) -> bytes:
-    """For `/inference/v1/generate`."""
+    """The body for `/inference/v1/generate`."""
     said = {
         "request_id": outer_id,
         "token_ids": request.tokens,
@@ -43,7 +44,7 @@ def generate_body(request: Request, outer_id: str, params: Params | None, hold: 
 def completion_body(
     request: Request, model: str | None, params: Params | None, hold: bool
 ) -> bytes:
-    """For `/v1/completions`; a stream has no log-probabilities of the prompt there."""
+    """The body for `/v1/completions`, whose streams have no log-probabilities of the prompt."""
     scored = request.sampling.prompt_logprobs is not None
     said = {
         **({"model": model} if model else {}),
@@ -61,8 +62,8 @@ def completion_body(
 def sampling_params(request: Request, hold: bool) -> dict[str, object]:
     """Sampling parameters for the tokens still missing; one token for a prefill leg.
 
-    vLLM counts `min_tokens` from where a retry begins. Each choice of a request is a request of
-    its own there, with its own seed. Raises UnsupportedByVllm.
+    vLLM counts `min_tokens` from where a retry begins. Each choice of a request is a separate
+    request there, with its own seed. Raises UnsupportedByVllm.
     """
     sampling, done = request.sampling, len(request.generated)
     if sampling.bad_words:
@@ -96,7 +97,7 @@ def _seed(sampling: Sampling) -> int:
 
 
 def _shared(request: Request, params: Params | None, *, stream: bool) -> dict[str, object]:
-    """Fields that both endpoints have; defaults are left out."""
+    """Fields that both endpoints have; defaults are omitted."""
     said: dict[str, object] = {"stream": stream}
     if request.cache_salt:
         said["cache_salt"] = request.cache_salt

@@ -1,8 +1,8 @@
 """Decodes answers of vLLM's `/v1/completions` as a leg's events. Pure.
 
-They are converted to those of `/inference/v1/generate`: token ids, not text; the likeliest
-tokens are written `token_id:N`, due to `return_tokens_as_token_ids`; their ranks, which are
-missing, follow from their order.
+They are converted to those of `/inference/v1/generate`: token ids instead of text. The
+likeliest tokens are written as `token_id:N`, because of `return_tokens_as_token_ids`; their
+ranks, which are missing, follow from their order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def _choice(said: _Choice, likeliest: int | None) -> NodeChoice:
 
 
 def _content(said: _Logprobs, likeliest: int) -> NodeLogprobs:
-    """vLLM lists the sampled token among the likeliest even where it is not one of them."""
+    """vLLM lists the sampled token among the likeliest even if it is not one of them."""
     tops = said.top_logprobs or repeat(None)
     places = zip(said.tokens, said.token_logprobs, tops, strict=False)
     return NodeLogprobs(

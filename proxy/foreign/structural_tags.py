@@ -1,11 +1,11 @@
-"""Structural tags for nodes of vLLM: without our extensions. Pure."""
+"""Structural tags for vLLM nodes: without our extensions. Pure."""
 
 from typing import Any
 
 import msgspec
 
 OURS, BARS, PLAIN = "lark", "unlike", "any_text"
-SCHEMA = "json_schema"  # keys in it are others' names
+SCHEMA = "json_schema"  # keys in it are not ours
 
 
 class UnsupportedTag(ValueError):
@@ -13,8 +13,10 @@ class UnsupportedTag(ValueError):
 
 
 def without_extensions(source: str) -> str:
-    """The same tag. Text that must not begin as a call may: what is held is still held behind a
-    mark, and a call that is written as text is read as ever. Raises UnsupportedTag.
+    """The same tag without our extensions; raises UnsupportedTag.
+
+    Text that must not begin like a call may do so then. Structured text behind a mark is still
+    enforced, and a call written as text is parsed as always.
     """
     if f'"{OURS}"' not in source and f'"{BARS}"' not in source:
         return source

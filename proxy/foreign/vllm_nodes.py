@@ -1,11 +1,11 @@
-"""How nodes of vLLM hand KV over, and what was found out about each of them. Pure.
+"""How vLLM nodes hand KV over, and what was found out about each of them. Pure.
 
 pull        the prefill leg's answer has the ticket, and decode fetches (NixlConnector)
-push        once an answer said `transfer_mode: push`, it is known where its prefill node is.
-            From then on decode is asked at the same time, and named by the legs' common id
+push        once an answer said `transfer_mode: push`, its prefill node's coordinates are known.
+            From then on decode is called at the same time, and found by the legs' common id
             (NixlPushConnector)
-Mooncake    the same from the first call on: the prefill node's bootstrap server has told which
-            engines it has, and a `transfer_id` of ours joins the legs (MooncakeConnector)
+Mooncake    the same from the first call on: the prefill node's bootstrap server lists its
+            engines, and a `transfer_id` of ours connects the legs (MooncakeConnector)
 
 Facts are kept by address, and dropped when a failed call suggests that they are outdated.
 """
@@ -24,7 +24,7 @@ from kv_transfer.ticket import HOLD, KvTicket, to_params
 from proxy.foreign.bodies import Params
 
 MOST_KNOWN = 4096
-FRESH_S = 10.0  # a prefill node that was started anew meanwhile has other engines
+FRESH_S = 10.0  # a prefill node that restarts has new engines
 PUSH = "push"
 PULL = {
     **HOLD,
@@ -33,7 +33,7 @@ PULL = {
     "remote_host": None,
     "remote_port": None,
 }
-"""What asks vLLM's NIXL connectors for a ticket, as its own proxies say it."""
+"""What asks vLLM's NIXL connectors for a ticket, in the words of vLLM's own proxies."""
 COORDINATES = ("remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size")
 RANK = "X-data-parallel-rank"
 Value = TypeVar("Value")
@@ -67,7 +67,7 @@ class VllmNodes:
         return node_address(node) not in self._without_generate
 
     def lacks_generate(self, node: Node) -> None:
-        """The node has no endpoint for token ids."""
+        """Record that the node has no endpoint for token ids."""
         _keep(self._without_generate, node_address(node), True)
 
     def bootstrap(self, node: Node, now: float) -> str | None:
@@ -112,12 +112,12 @@ class VllmNodes:
         return all(sent.get(key) == value for key, value in where.items())
 
     def doubt(self, node: Node) -> None:
-        """A call failed: the node may have restarted."""
+        """Forget what may be outdated: a call failed, so the node may have restarted."""
         self._pushing.pop(node_address(node), None)
         self._asked_at.pop(node_address(node), None)
 
     def doubt_engine(self, engine_id: str | None) -> None:
-        """A decode node could not fetch from this engine."""
+        """Forget this engine's node: a decode node could not fetch from it."""
         for address, where in list(self._pushing.items()):
             if where.get("remote_engine_id") == engine_id:
                 del self._pushing[address]

@@ -1,1 +1,1 @@
-"""Which nodes, and which pairs of them, work is kept away from for a while; pure."""
+"""Which nodes, and which pairs of nodes, get no work for a while. Pure."""

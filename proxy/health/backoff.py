@@ -1,7 +1,8 @@
-"""How long to wait before another try: exponential, with jitter. Pure but for its dice.
+"""How long to wait before a retry: exponential, with jitter. Pure except for its random
+numbers.
 
-After M. Brooker, "Exponential Backoff And Jitter": what failed together shall not come back
-together.
+After M. Brooker, "Exponential Backoff And Jitter": requests that failed together must not come
+back together.
 """
 
 import random
@@ -10,14 +11,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """From half of `first_s` on, twice as long each time, `longest_s` at most; in seconds."""
+    """At first 0.5 to 1 times `first_s`, doubled each time, at most `longest_s`; seconds."""
 
     first_s: float = 0.05
     longest_s: float = 2.0
     dice: random.Random = field(default_factory=random.Random)
 
     def delay_s(self, tries: int) -> float:
-        """After so many tries that came to nothing."""
+        """The delay after this many failed tries."""
         if tries <= 0:
             return 0.0
         most = min(self.first_s * 2.0 ** min(tries - 1, 32), self.longest_s)

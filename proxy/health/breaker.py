@@ -19,7 +19,7 @@ from enum import StrEnum
 
 
 class BreakerState(StrEnum):
-    """Half open, it lets one call through at a time."""
+    """In the half-open state it lets one call through at a time."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -28,17 +28,18 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BreakerRules:
-    """`reported_limit`: so many failures in a row that the node itself reported open a breaker.
-    Any other, such as a broken stream, opens it at once. The rest are seconds.
+    """`reported_limit`: this many failures in a row that the node itself reported open a
+    breaker.
+
+    Any other failure, such as a broken stream, opens it at once. The rest are seconds.
     """
 
     reported_limit: int = 3
-    open_s: float = 1.0  # at first; from then on twice as long each time
+    open_s: float = 1.0  # at first; doubled each time
     longest_s: float = 30.0
-    reset_s: float = 60.0  # closed for so long, it is like a new one
-    probe_s: float = (
-        15.0  # half-open, another call may go when the last had no result for so long
-    )
+    reset_s: float = 60.0  # after being closed this long, it is like a new one
+    # half-open, another call may go if the last one had no result for this long
+    probe_s: float = 15.0
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class Breaker:
     last_failure: str | None = None
 
     def state(self, *, now: float, heard_at: float) -> BreakerState:
-        """`heard_at`: the time of the last heartbeat."""
+        """The state now; `heard_at` is the time of the last heartbeat."""
         if self.opened_at is None:
             return BreakerState.CLOSED
         waits = now - self.opened_at < self.open_for_s or heard_at <= self.opened_at
@@ -119,7 +120,7 @@ class Breaker:
         )
 
     def is_stale(self, *, now: float) -> bool:
-        """Whether its state last changed so long ago that it says nothing any more."""
+        """Whether its state last changed so long ago that it no longer means anything."""
         since = self.closed_at if self.opened_at is None else self.opened_at
         return now - since >= self.rules.reset_s
 

@@ -1,4 +1,4 @@
-"""A cache of `nodes without blocked nodes`: most plans ask for the same two."""
+"""A cache of `nodes without blocked nodes`: most plans need the same two results."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ One = TypeVar("One", bound=Hashable)
 
 
 class _Filtered(NamedTuple, Generic[One]):
-    """Keeps `given` alive, as its id is the key."""
+    """Holds a reference to `given`, since its id is the key."""
 
     given: tuple[One, ...]
     but: frozenset[One]

@@ -37,8 +37,8 @@ NO_PAIR: frozenset[Pair] = frozenset()
 class Health:
     """Has a breaker for each node and pair that failed; costs next to nothing while none has.
 
-    `failures`: failed calls by node address. `opened`: how often breakers opened, of "node" and
-    "pair". `retries`: failed attempts by cause.
+    `failures`: failed calls by node address. `opened`: how often breakers of a "node" and of a
+    "pair" opened. `retries`: failed attempts by cause.
     """
 
     registry: Registry
@@ -57,7 +57,7 @@ class Health:
         return bool(self._nodes or self._pairs)
 
     def healthy(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
-        """Those whose breakers admit a call."""
+        """The nodes whose breakers admit a call."""
         return self._sieve.without(nodes, self.blocked_nodes(now=now))
 
     def without(self, nodes: Sequence[Node], shut: frozenset[Node]) -> Sequence[Node]:
@@ -112,7 +112,7 @@ class Health:
                 yield pair, state
 
     def begin_attempt(self, plan: Plan, *, now: float) -> None:
-        """An attempt begins: it is the one call that half-open breakers let through."""
+        """Record that an attempt begins: the one call that half-open breakers let through."""
         if self.has_failures and now - self._tidied_at >= TIDY_S:
             self._tidied_at = now
             self.forget(now=now)
@@ -120,7 +120,7 @@ class Health:
             breaker.begin(now=now)
 
     def end_attempt(self, plan: Plan, *, begun: float) -> None:
-        """An attempt is over: half-open breakers without its result may let another through."""
+        """Record that an attempt is over: half-open breakers without a result admit another."""
         for breaker in self._breakers(plan):
             breaker.end(begun=begun)
 
@@ -141,14 +141,14 @@ class Health:
                 between.succeeded(begun=begun, now=now)
 
     def record_success(self, node: Node, *, begun: float, now: float) -> None:
-        """A call of an attempt that began at `begun` succeeded."""
+        """Record that a call of an attempt that began at `begun` succeeded."""
         if self._nodes and (breaker := self._breaker_of(node)):
             breaker.succeeded(begun=begun, now=now)
 
     def record_failure(self, failure: NodeFailed, *, begun: float, now: float) -> str | None:
-        """A call of an attempt that began at `begun` failed.
+        """Record that a call of an attempt that began at `begun` failed.
 
-        Returns a warning for the log where only an operator can fix it.
+        Returns a warning for the log if only an operator can fix it.
         """
         if failure.pair is not None:
             self._pair_failed(failure.pair, begun, now)

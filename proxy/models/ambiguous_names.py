@@ -1,4 +1,4 @@
-"""Warns once of each name that several models have."""
+"""Warns once about each name that several models share."""
 
 import logging
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class AmbiguousNames:
     _logged: frozenset[tuple[str, tuple[Model, ...]]] = frozenset()
 
     def log_new(self, live: Iterable[ModelPool]) -> None:
-        """`live` are the pools that are served now, in order."""
+        """Warn about names that are newly shared; `live` are the served pools, in order."""
         found, pools = set[tuple[str, tuple[Model, ...]]](), list(live)
         for name in {name for pool in pools for name in pool.names}:
             of_name = tuple(pool.key for pool in pools if name in pool.names)

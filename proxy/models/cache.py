@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Where the user's caches are, by the XDG base directory specification."""
+    """The user's cache folder, by the XDG base directory specification."""
     base = os.environ.get(XDG, "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "pdserve" / "text"
 
@@ -26,8 +26,8 @@ def default_folder() -> Path:
 class ParcelCache:
     """One file for each parcel, written whole or not at all; several processes may share it.
 
-    What cannot be read, or is not what its name says, is not there. The first error in writing
-    ends it, with one line in the log: it is a cache.
+    A file that cannot be read or does not match its digest counts as missing. After the first
+    write error the cache is switched off, with one line in the log.
     """
 
     folder: Path
@@ -41,13 +41,13 @@ class ParcelCache:
             if path.stat().st_size > LARGEST:
                 return None
             data = path.read_bytes()
-            path.touch()  # the latest use decides who stays
+            path.touch()  # the latest use decides what stays
         except OSError:
             return None
         return data if digest_of(data) == digest else None
 
     def keep(self, digest: str, data: bytes) -> None:
-        """Write it beside its place, and then move it there."""
+        """Write it to a temporary file, then move it to its place."""
         if not self.works:
             return
         try:

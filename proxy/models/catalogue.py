@@ -100,7 +100,7 @@ class Catalogue:
         return [self._served[key] for key in self._pools if key in self._live]
 
     def pools(self) -> Sequence[ModelPool]:
-        """The pools that are served, and those whose nodes are lately gone."""
+        """The pools that are served now, and those whose nodes are recently gone."""
         self._update()
         return list(self._pools.values())
 
@@ -166,7 +166,7 @@ class Catalogue:
         return not any(self.texts.failure(one) for one in digests)
 
     def _recent_pools(self) -> list[ModelPool]:
-        """The pools that are served now or were lately."""
+        """The pools that are served now, or were until recently."""
         now = self.clock()
         return [
             pool
@@ -289,6 +289,6 @@ class Catalogue:
 
 
 def _capable(named: Sequence[ServedModel], *, text: bool) -> list[ServedModel]:
-    """Those that can serve the request; raises why none can, a passing reason first."""
+    """Those that can serve the request; otherwise raises why, temporary reasons first."""
     able = [one.ready(text=False) for one in named if one.codec is not None or not text]
     return able or [max(named, key=lambda one: one.pending).ready(text=text)]

@@ -14,19 +14,19 @@ SILENCE_S = 5.0
 
 
 class NotFetched(Exception):
-    """This node did not give the parcel; another may."""
+    """This node did not provide the parcel; another may."""
 
 
 class Fetcher(Protocol):
-    """How a parcel comes from a node."""
+    """How a parcel is fetched from a node."""
 
     async def fetch(self, address: str, digest: str) -> bytes:
-        """The parcel of that digest; raises NotFetched, BadParcel, TooLarge."""
+        """The parcel with this digest; raises NotFetched, BadParcel, TooLarge."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpFetcher:
-    """Over HTTP; each call is signed, where the cluster has a key."""
+    """Over HTTP; each call is signed if the cluster has a key."""
 
     session: aiohttp.ClientSession
     signing: Signing = field(default_factory=Signing)
@@ -34,7 +34,7 @@ class HttpFetcher:
     silence_s: float = SILENCE_S
 
     async def fetch(self, address: str, digest: str) -> bytes:
-        """See Fetcher. Never reads more than a parcel may have."""
+        """See Fetcher. Never reads more bytes than a parcel may have."""
         signed, timeout = self.signing.headers("GET", ROUTE), self._timeout()
         url = f"http://{address}{ROUTE}"
         try:

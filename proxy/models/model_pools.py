@@ -81,11 +81,11 @@ def _pool(key: Model, nodes: Sequence[Node], configured: ConfiguredNames) -> Mod
 
 @dataclass(slots=True)
 class ContextLimit:
-    """The smallest max_model_len of the decode nodes that may get a request. Asked for each
-    request, so it is computed again only when the nodes have changed.
+    """The smallest max_model_len of the decode nodes that may get a request.
 
+    It is needed for each request, so it is computed again only when the nodes have changed.
     Nodes without a partner do not count while others have one. Without a decode node, prefill
-    nodes count, as they can pool.
+    nodes count, since they can pool.
     """
 
     registry: Registry
@@ -94,7 +94,7 @@ class ContextLimit:
     _shortest: int | None = None
 
     def shortest(self, *, now: float) -> int | None:
-        """Tokens of a prompt and its answer; None if no node registers it."""
+        """The most tokens of a prompt with its answer; None if no node registers a limit."""
         nodes = self._of(Role.DECODE, now) or self._of(Role.PREFILL, now)
         if nodes is not self._nodes:
             lengths = (node.registration.max_model_len for node in nodes)
@@ -112,7 +112,7 @@ def capacity(
 ) -> tuple[int, int]:
     """(level, nodes) of a pool, to be compared; nodes with an open breaker do not count.
 
-    Level 2: nodes of both roles; 1: only those of the role it needs; 0: none of those.
+    Level 2: nodes of both roles; 1: only nodes of the role it needs; 0: none of those.
     """
     nodes = (registry.nodes(role, now=now, model=model) for role in Role)
     prefill, decode = (len(health.healthy(one, now=now)) for one in nodes)

@@ -47,7 +47,7 @@ class LoadFailure:
 class ModelTextStore:
     """The loaded texts, and the failures of others.
 
-    `changes` counts both. The caller decides when to call `get`; at most one call may run for
+    `changes` counts both. The caller decides when to call `fetch`; at most one call may run for
     a digest.
     """
 
@@ -122,15 +122,15 @@ class ModelTextStore:
         raise NotFetched(reason)
 
     async def _load(self, digest: str, data: bytes) -> ModelText:
-        """In a thread: it takes seconds where a vocabulary is large."""
+        """Load in a thread: a large vocabulary takes seconds."""
         async with asyncio.timeout(LOADING_S):
             return await asyncio.to_thread(self.read, digest, data, self.generation_config)
 
 
 def read_text(digest: str, data: bytes, generation_config: str) -> ModelText:
-    """Raises TextFilesError where a file is not what its name says.
+    """Read a parcel's files; raises BadParcel if they are malformed.
 
-    OSError where the system has too little of something.
+    Raises OSError if the system lacks a resource.
     """
     files = unpack(data, digest)
     if TOKENIZER not in files:
@@ -147,10 +147,10 @@ def read_text(digest: str, data: bytes, generation_config: str) -> ModelText:
 
 @contextmanager
 def _explained(what: str, folder: Path) -> Iterator[None]:
-    """Raises BadParcel with the reason for all but what the system has too little of."""
+    """Turn errors into BadParcel with the reason, except those of missing resources."""
     try:
         yield
-    except Exception as error:  # what reads a tokenizer.json raises nothing more special
+    except Exception as error:  # libraries that read a tokenizer.json raise plain Exception
         if _of_the_system(error):
             raise
         why = " ".join(str(error).replace(str(folder), "it").split())
@@ -158,6 +158,6 @@ def _explained(what: str, folder: Path) -> Iterator[None]:
 
 
 def _of_the_system(error: BaseException) -> bool:
-    """An OSError about what a file says has no number, nor has what it comes from."""
+    """Whether it is an OSError of the system; those about a file's contents have no errno."""
     inner = error.__cause__ or error
     return isinstance(inner, OSError) and inner.errno is not None

@@ -1,1 +1,1 @@
-"""How nodes are called over HTTP, and those that were added by hand."""
+"""How nodes are called over HTTP, and the nodes that were added by hand."""

@@ -49,7 +49,7 @@ class NodeRequest:
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
 
     async def send(self, lines: ConnectionPool, address: str) -> NodeConnection:
-        """Send it, and await the reply's head, whatever its status. The caller closes."""
+        """Send it and await the reply's head, whatever its status; the caller closes it."""
         return await lines.call(address, self.path, self.body, self.timeouts, self.headers)
 
     async def send_checked(self, lines: ConnectionPool, node: Node) -> NodeConnection:
@@ -76,7 +76,7 @@ class Reply:
     reader: LegReader
     ending_s: float
     event: Event | None = None  # the next; None at the end
-    _pending: Iterator[Event] | None = None  # events that were read and not taken
+    _pending: Iterator[Event] | None = None  # events that were read but not taken
     _splitter: SseSplitter = field(default_factory=SseSplitter)
     _body: bytearray = field(default_factory=bytearray)
     _over: bool = False
@@ -100,9 +100,9 @@ class Reply:
             self._pending = self.reader.read(frames)
 
     def drain_to(self, tap: Tap) -> bool:
-        """Whether what has come were plain tokens, which the tap took; raises CALL_ERRORS.
+        """Whether plain tokens have come which the tap took; raises CALL_ERRORS.
 
-        What it did not take is the next that is ready.
+        What the tap did not take is the next event that is ready.
         """
         poured = False
         while self._pending is None and (frames := self._frames()) is not None:
@@ -124,8 +124,9 @@ class Reply:
             self.connection.close_after_end(self.ending_s)
 
     def _frames(self) -> Sequence[bytes] | None:
-        """The frames of the bytes that have come, maybe none; None: no bytes have come. A reply
-        that is not streamed is one frame, and the end. Raises WireError.
+        """The frames of the bytes that have come, possibly none; None: no bytes have come.
+
+        A reply that is not streamed is one frame, and the end. Raises WireError.
         """
         if (data := self.connection.read_available()) is None:
             return None

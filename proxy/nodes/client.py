@@ -1,4 +1,4 @@
-"""Calls nodes over HTTP: the NodeClient of the pipeline. Those of vLLM: proxy/nodes/vllm.py."""
+"""Calls nodes over HTTP: the pipeline's NodeClient. For vLLM nodes see proxy/nodes/vllm.py."""
 
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -30,7 +30,7 @@ POOLING_S = 600.0  # our nodes send nothing while they pool
 
 @dataclass(frozen=True, slots=True)
 class HttpNodeClient:
-    """The NodeClient over HTTP; `foreign_*` are for nodes of vLLM."""
+    """The NodeClient over HTTP; `foreign_*` are for vLLM nodes."""
 
     connections: ConnectionPool
     silence_s: float = SILENCE_S
@@ -44,9 +44,10 @@ class HttpNodeClient:
     def generate(
         self, node: Node, request: Request, leg: Leg
     ) -> AsyncGenerator[Event] | HttpLeg:
-        """Closing it closes the connection, which is the abort; see NodeClient.
+        """Call a node; closing the result closes the connection, which aborts. See NodeClient.
 
-        The id is in the body only: a node may read a leg out of a header with addresses.
+        The request id is only in the body: a node may find a leg in an id that comes as a
+        header.
         """
         if not node.ours:
             parts = self.connections, self.vllm_nodes, self._foreign_timeouts, self.ending_s
@@ -79,7 +80,7 @@ class HttpNodeClient:
             raise failure_of_error(node, error) from error
 
     def _headers(self, leg: Leg) -> Mapping[str, str]:
-        """Trace and signature, for a node of ours."""
+        """Trace and signature headers, for a pdserve node."""
         trace, signed = leg.trace.headers if leg.trace else NO_HEADERS, self._signed(GENERATE)
         return {**trace, **signed} if trace and signed else trace or signed
 
@@ -88,7 +89,7 @@ class HttpNodeClient:
 
     @property
     def _foreign_timeouts(self) -> ReplyTimeouts:
-        """Nodes of vLLM may send nothing while they work."""
+        """vLLM nodes may send nothing while they work."""
         told = self.foreign_silence_s
         silence_s = math.inf if told is None else told
         return ReplyTimeouts(silence_s, silence_s)

@@ -1,8 +1,8 @@
-"""One connection to a node: HTTP/1.1 over a plain socket, read by httptools.
+"""One connection to a node: HTTP/1.1 over a plain socket, parsed by httptools.
 
-A token passes through here on every connection, so between the socket and whoever reads there
-is a list and nothing else: no stream reader, no timer for a read, no task. How a call may end
-is in `connection_errors.py`.
+A token passes through here on every connection, so there is only a list between the socket and
+the reader: no stream reader, no timer for a read, no task. `connection_errors.py` lists how a
+call may end.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from proxy.nodes.connection_errors import (
     SilenceTimeout,
 )
 
-MOST_UNREAD = 64 << 10  # beyond it the socket is not read
+MOST_UNREAD = 64 << 10  # beyond this the socket is not read
 MOST_AT_ONCE = 64 << 10
 LONGEST_HEAD = 64 << 10
 
@@ -68,7 +68,7 @@ class NodeConnection(asyncio.Protocol):
     # for callers
 
     async def ask(self, request: bytes, patience: ReplyTimeouts) -> None:
-        """Send one request, and await the head; raises those of `connection_errors.py`."""
+        """Send one request and await the head; raises the errors of `connection_errors.py`."""
         self.send(request, patience)
         while not self.head_arrived():
             await self.wait()
@@ -89,13 +89,13 @@ class NodeConnection(asyncio.Protocol):
         self._timer = self._start_timer(self._silence_limit_s)
 
     def head_arrived(self) -> bool:
-        """Whether the reply's head is there; raises what is in `connection_errors.py`."""
+        """Whether the reply's head is there; raises the errors of `connection_errors.py`."""
         if not self.status:
             self._raise_error()
         return self.status > 0
 
     def read_available(self) -> bytes | None:
-        """As `read_some`, but None where that would wait."""
+        """Like `read_some`, but None if that would wait."""
         if not self._parts:
             if self.complete:
                 return b""
@@ -116,16 +116,16 @@ class NodeConnection(asyncio.Protocol):
             self._waiter = None
 
     async def read(self, most: int | None = None) -> bytes:
-        """The whole body, or what has come once that is `most` bytes."""
+        """The whole body, or what has come once that is at least `most` bytes."""
         data = bytearray()
         while (most is None or len(data) < most) and (part := await self.read_some()):
             data += part
         return bytes(data)
 
     def close(self) -> None:
-        """Keep it for the next call if the reply is complete, else hang up: that is the abort.
+        """Keep it for the next call if the reply is complete; otherwise hang up, which aborts.
 
-        One whose reading is paused has too many unread bytes, and is hung up too.
+        A connection whose reading is paused has too many unread bytes, and is hung up too.
         """
         self._on_data = None
         if self._timer is not None:
@@ -136,7 +136,7 @@ class NodeConnection(asyncio.Protocol):
             self.hang_up()
 
     def close_after_end(self, patience_s: float) -> None:
-        """As `close`, but wait up to `patience_s` for the reply's end, and drop what comes."""
+        """Like `close`, but wait up to `patience_s` for the reply's end, dropping the rest."""
         if self.complete or self.lost:
             self.close()
             return
@@ -154,7 +154,7 @@ class NodeConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -176,7 +176,7 @@ class NodeConnection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See asyncio.Protocol. A body without a length ends so."""
+        """See asyncio.Protocol. A body without a length ends this way."""
         self.lost = True
         if self.status and not self._framed and error is None:
             self.complete = True
@@ -246,14 +246,14 @@ class NodeConnection(asyncio.Protocol):
             raise self._error
 
     def _drop_rest(self) -> None:
-        """Drop bytes of a reply that nobody reads any more."""
+        """Drop bytes of a reply that is no longer read."""
         self._parts.clear()
         self._unread = 0
         if self.complete or self.lost:
             self.close()
 
     def _wake(self) -> None:
-        """Call back, or wake the waiter; the callback has no use for a head alone."""
+        """Call back, or wake the waiter; the callback does not need a head alone."""
         if self._on_data is not None:
             if self._parts or self.complete or self.lost:
                 self._on_data()
@@ -271,7 +271,7 @@ class NodeConnection(asyncio.Protocol):
         )
 
     def _check_silence(self) -> None:
-        """The timer of a call: fail it if no byte came for too long, or set the timer again."""
+        """The timer of a call: fail it after too long a silence, or set the timer again."""
         if self._paused:
             self._last_data_at = self._loop.time()  # no byte can come
         left = self._last_data_at + self._silence_limit_s - self._loop.time()

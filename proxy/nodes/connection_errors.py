@@ -1,15 +1,15 @@
-"""How a call to a node may end without a whole reply.
+"""How a call to a node may end without a complete reply.
 
 NoConnection       the connection was refused, or took too long
 SilenceTimeout     a TimeoutError: no byte came within the call's ReplyTimeouts
 ConnectionClosed   the connection was lost before the reply was complete
-HostGone           a ConnectionClosed: the other host acknowledges nothing any more
-MalformedReply     what came is not HTTP
+HostGone           a ConnectionClosed: the other host no longer acknowledges anything
+MalformedReply     the reply is not HTTP
 """
 
 
 class NoConnection(ConnectionError):
-    """`os_error` says why; None: it took too long."""
+    """`os_error` is the reason; None: it took too long."""
 
     def __init__(self, os_error: OSError | None) -> None:
         super().__init__(f"no connection: {os_error}" if os_error else "no connection in time")
@@ -25,8 +25,8 @@ class ConnectionClosed(ConnectionError):
 
 
 class HostGone(ConnectionClosed):
-    """The other host acknowledges nothing any more: another connection would not help."""
+    """The other host no longer acknowledges anything: another connection would not help."""
 
 
 class MalformedReply(ConnectionError):
-    """What came is not HTTP."""
+    """The reply is not HTTP."""

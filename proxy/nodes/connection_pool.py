@@ -13,18 +13,17 @@ from discovery.address import parse_address
 from proxy.nodes.connection import NodeConnection, ReplyTimeouts
 from proxy.nodes.connection_errors import ConnectionClosed, HostGone, NoConnection
 
-KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
+KEEPALIVE_S = 4.0  # less than a server's 5 s, so that the server rarely hangs up first
 CONNECT_S = 3.0
-UNREAD_BYTES = (
-    64 << 10
-)  # the kernel keeps up to 6 MiB for who does not read, and hands on as much
-WATCH = {  # a host that vanishes is HostGone as soon as a lease would end
+# the kernel buffers up to 6 MiB for a slow reader, and delivers as much at once
+UNREAD_BYTES = 64 << 10
+WATCH = {  # a host that vanishes is HostGone about when a lease would end
     "TCP_KEEPIDLE": 2,  # s
     "TCP_KEEPINTVL": 1,  # s
     "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 5_000,  # ms: what was sent, and is not acknowledged or has no room
+    "TCP_USER_TIMEOUT": 5_000,  # ms: for data that is sent but not acknowledged, or has no room
 }
-NO_ROOM_MS = 30_000  # the last of these, for servers that may read nothing for a while
+NO_ROOM_MS = 30_000  # the last one, for servers that may read nothing for a while
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -48,7 +47,8 @@ class ConnectionPool:
     ) -> NodeConnection:
         """POST JSON, or GET without a body; returns once the reply's head is there.
 
-        The caller closes it. If an idle connection turns out closed, another one is tried.
+        The caller closes the result. If an idle connection turns out to be closed, another is
+        tried.
         """
         request = encode_request(address, path, body, headers)
         while line := self.take_idle(address):
@@ -68,11 +68,11 @@ class ConnectionPool:
             self._sweeper = loop.call_later(self.keepalive_s, self._sweep)
 
     def connections(self) -> Sequence[NodeConnection]:
-        """All open ones, idle or not."""
+        """All open connections, idle or not."""
         return list(self._all)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for line in self.connections():
@@ -144,7 +144,7 @@ async def open_connections() -> AsyncIterator[ConnectionPool]:
 
 
 def _watch(wire: socket.socket, patience: ReplyTimeouts) -> None:
-    """The kernel asks whether the other host is still there, as far as this platform can."""
+    """Have the kernel check whether the other host is still there, if this platform can."""
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     told = WATCH if patience.head_s < math.inf else WATCH | {"TCP_USER_TIMEOUT": NO_ROOM_MS}
     for name, value in told.items():

@@ -40,7 +40,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 def failure_of_error(node: Node, error: Exception) -> NodeFailed | ProxyExhausted:
-    """The failure that one of CALL_ERRORS means; ProxyExhausted where the proxy is at fault."""
+    """The failure that one of CALL_ERRORS means; ProxyExhausted if the proxy is at fault."""
     inner = error.os_error if isinstance(error, NoConnection) else error
     if isinstance(inner, OSError) and inner.errno in OUT_OF_RESOURCES:
         return ProxyExhausted(f"the proxy cannot open a connection: {inner.strerror}")
@@ -69,7 +69,7 @@ def failure_of_status(node: Node, status: int, data: bytes) -> NodeFailed:
 
 
 def signature_refusal(data: bytes) -> str | None:
-    """Why a node of ours rejected the proxy's signature; None: the body says something else."""
+    """Why a pdserve node rejected the proxy's signature; None: the body says something else."""
     try:
         error = msgspec.json.decode(data, type=_ErrorBody).error
     except UNREADABLE:

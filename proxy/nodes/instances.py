@@ -1,6 +1,7 @@
-"""Nodes that are added by hand: asked who they are, and from then on whether they live.
+"""Nodes that are added by hand: asked for their identity, then probed for health.
 
-InstanceError   400  what was sent is no instance, or there is no node of that kind there
+InstanceError   400  the body is not an instance, or there is no node of that kind at its
+address
 """
 
 import asyncio
@@ -44,14 +45,14 @@ logger = logging.getLogger(__name__)
 
 
 class InstanceError(BadRequest):
-    """The messages are those of vLLM's proxy, where it has one for the case."""
+    """The messages are those of vLLM's proxy if it has one for the case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What somebody says is a node; with `bootstrap_port`, one of vLLM that has Mooncake.
+    """What an operator says is a node; with `bootstrap_port`, a vLLM node with Mooncake.
 
-    `max_model_len` is its context, should it not say that itself.
+    `max_model_len` is its context, in case the node does not report it.
     """
 
     role: Role
@@ -61,7 +62,7 @@ class Instance:
 
 
 def read_instance(data: bytes) -> Instance:
-    """The body of a request to add one; raises InstanceError."""
+    """Decode the body of a request to add one; raises InstanceError."""
     try:
         body = msgspec.json.decode(data)
     except UNREADABLE as error:
@@ -72,7 +73,7 @@ def read_instance(data: bytes) -> Instance:
 
 
 def check_instance(kind: object, address: object, fields: tuple[str, str]) -> Instance:
-    """`fields` are what the two are called; raises InstanceError, naming one."""
+    """Check type and address, called `fields` in the body; raises InstanceError for one."""
     if not isinstance(kind, str) or kind not in ROLES:
         raise InstanceError("Invalid instance type.", fields[0])
     if not isinstance(address, str):
@@ -85,7 +86,7 @@ def check_instance(kind: object, address: object, fields: tuple[str, str]) -> In
 
 
 def with_facts(instance: Instance, port: object, longest: object) -> Instance:
-    """Where it says which engines it has, and its context; raises InstanceError."""
+    """Add the bootstrap port and the context length; raises InstanceError."""
     facts = {BOOTSTRAP: (port, Port | None), LONGEST: (longest, Context | None)}
     told = dict[str, Any]()
     for name, (value, kind) in facts.items():
@@ -98,7 +99,7 @@ def with_facts(instance: Instance, port: object, longest: object) -> Instance:
 
 @dataclass(slots=True)
 class Instances:
-    """Keeps them fresh in the registry; who is not up leaves it and is still asked."""
+    """Keeps these nodes fresh in the registry; one that is down leaves it, but is probed."""
 
     session: aiohttp.ClientSession
     registry: Registry
@@ -111,12 +112,12 @@ class Instances:
     _probes: dict[str, Probe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """What is added at another worker is added here."""
+        """Register for nodes that are added at other workers."""
         self.signing = Signing.of(self.cluster_key)
         self.peers.update_handlers[INSTANCE] = self._adopt
 
     async def add(self, instance: Instance) -> None:
-        """Raises InstanceError if there is nobody of that kind, or it is known already."""
+        """Add a node; raises InstanceError if it is not of that kind, or known already."""
         self._must_be_new(instance.address)
         try:
             registration = await self._ask(instance)
@@ -139,14 +140,14 @@ class Instances:
             raise InstanceError("Instance already exists.", "instance")
 
     async def remove(self, instance: Instance) -> None:
-        """Raises InstanceError for one that was not added by hand."""
+        """Remove a node; raises InstanceError if it was not added by hand."""
         known = self._known.get(instance.address)
         if known is None or known.role is not instance.role:
             raise InstanceError("Instance was not added here.", "instance")
         await self.forget(instance.address)
 
     async def forget(self, address: str) -> None:
-        """The same by its address alone."""
+        """Remove a node by its address alone."""
         if address not in self._known:
             why = "Instance was not added here: it announces itself. Drain it, or stop it."
             raise InstanceError(why, "instance")
@@ -154,7 +155,7 @@ class Instances:
         await self.peers.put(INSTANCE, address, None)
 
     def _adopt(self, address: str, value: bytes | None) -> None:
-        """Added or removed, here or by another worker; each asks the nodes itself then."""
+        """Apply an addition or removal of any worker; each worker probes by itself."""
         if value is not None:
             registration = _decode(value)
             facts = registration.bootstrap_port, registration.max_model_len
@@ -165,7 +166,7 @@ class Instances:
             self.registry.remove(address)
 
     async def run(self) -> None:
-        """Ask all of them every beat until cancelled; who is slow keeps no other waiting."""
+        """Probe all nodes every beat until cancelled; slow nodes do not delay others."""
         asked = dict[str, asyncio.Task[None]]()
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -176,9 +177,9 @@ class Instances:
                         asked[address] = tasks.create_task(self._probe(instance))
 
     async def _probe(self, instance: Instance) -> None:
-        """How it is, and who it is now: it may be another one since, or of the other role.
+        """Ask for health and identity: the node may have been replaced, or have another role.
 
-        One of ours says itself which it is.
+        A pdserve node reports its role itself.
         """
         why = "it does not answer well"
         try:
@@ -188,7 +189,7 @@ class Instances:
             registration, why = None, f"it {error}"
         address = instance.address
         if self._known.get(address) is not instance:
-            return  # it was removed, or added anew
+            return  # it was removed, or added again
         probe = self._probes.setdefault(address, Probe())
         was_up, up = probe.up, probe.record_answer(well=registration is not None)
         if was_up and not up and (gone := self.registry.remove(address)):
@@ -198,7 +199,7 @@ class Instances:
             self._apply(registration)
 
     async def _is_well(self, instance: Instance) -> bool:
-        """What it says of itself; one that has no such page is as well as it answers others."""
+        """The node's own health check; a node without one counts as healthy if it answers."""
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         url = f"http://{instance.address}/health"
         try:
@@ -222,7 +223,7 @@ class Instances:
         )
 
     async def _ask(self, instance: Instance) -> Registration | None:
-        """Who is there, filed under the address it was given; None: no node."""
+        """The node's registration, under the address it was added with; None: no node."""
         signed = self.signing.headers("GET", ABOUT_VLLM)
         said = await get_json(self.session, instance.address, ABOUT_VLLM, signed)
         try:
@@ -232,8 +233,8 @@ class Instances:
         return msgspec.structs.replace(registration, http_address=instance.address)
 
     async def _ask_vllm(self, instance: Instance, about: object) -> Registration | None:
-        """A node of vLLM says which model it has, and not which kind it is; in its development
-        mode it also says how it hands KV over.
+        """A vLLM node reports its model but not its role; in development mode it also reports
+        how it hands KV over.
         """
         said = await model_at(self.session, instance.address)
         if said is None:
@@ -249,7 +250,7 @@ class Instances:
 
 
 def _bootstrap_of(about: object) -> int | None:
-    """What vLLM's `/server_info` says of its connector; None: it hands over another way."""
+    """The bootstrap port, by vLLM's `/server_info`; None: it hands KV over another way."""
     try:
         transfer = msgspec.convert(about, _About).vllm_config.kv_transfer_config
     except msgspec.ValidationError:

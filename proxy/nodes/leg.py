@@ -1,4 +1,4 @@
-"""One leg at a node of ours: a PollableLeg over HTTP, read without a task of its own.
+"""One leg at a pdserve node: a PollableLeg over HTTP, read without a task of its own.
 
 During a hand-over a request has two of these. Each calls back when it has an event.
 """
@@ -31,13 +31,13 @@ class HttpLeg:
     _on_ready: Callable[[], None] | None = None
     _readable: asyncio.Event | None = None  # for reading as an iterator
     _connection: NodeConnection | None = None
-    _fresh: bool = False  # the line was not used before
+    _fresh: bool = False  # the connection was not used before
     _reply: Reply | None = None
     _refusal: bytearray = field(default_factory=bytearray)
     _connecting: "asyncio.Task[NodeConnection] | None" = None
     _failure: NodeFailed | ProxyExhausted | None = None
     _begun: bool = False
-    _ready: bool = False  # an event, the end or a failure is there, and not taken
+    _ready: bool = False  # an event, the end or a failure is there and was not taken
     _over: bool = False
 
     def listen(self, on_ready: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class HttpLeg:
         return event
 
     def hang_up(self) -> None:
-        """Close it; before its end, that aborts the leg at the node."""
+        """Close the leg; before its end, that aborts it at the node."""
         self._over, line, self._connection = True, self._connection, None
         if self._connecting is not None:
             self._connecting.cancel()

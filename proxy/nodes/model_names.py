@@ -1,6 +1,6 @@
-"""Asks registered vLLM nodes for their model and context, which their registration lacks.
+"""Asks registered vLLM nodes for model and context length, which they do not register.
 
-They are polled, as either may change.
+They are polled, since either may change.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ModelNameProbe:
     fixed_name: bool = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Ask until cancelled."""
         while True:
             await asyncio.gather(*map(self._ask, self.nameless()))
             await asyncio.sleep(self.ask_s)
@@ -62,7 +62,7 @@ async def model_at(session: aiohttp.ClientSession, address: str) -> "ModelCard |
 
 
 class ModelCard(msgspec.Struct):
-    """A model in vLLM's `/v1/models`; some versions give no context."""
+    """A model in vLLM's `/v1/models`; some versions do not report the context length."""
 
     id: str
     owned_by: str = ""

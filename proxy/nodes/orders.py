@@ -1,4 +1,4 @@
-"""Sends an operator's orders (drain, change of role) to nodes of ours."""
+"""Sends an operator's orders (drain, change of role) to pdserve nodes."""
 
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -24,7 +24,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class OrderFailed(Exception):
-    """The order was not carried out; `refused`: the node rejected it, and said why."""
+    """The order was not carried out; `refused`: the node rejected it and said why."""
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
         super().__init__(reason)
@@ -33,7 +33,7 @@ class OrderFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OrderSender:
-    """Signs orders where the cluster has a key; `sender` identifies this proxy to nodes."""
+    """Signs orders if the cluster has a key; `sender` identifies this proxy to nodes."""
 
     session: aiohttp.ClientSession
     signing: Signing = field(default_factory=Signing)
@@ -44,7 +44,7 @@ class OrderSender:
     async def send(
         self, node: Node, *, state: State | None = None, role: Role | None = None
     ) -> OrderResult:
-        """Raises OrderFailed; without an answer, the node may have carried it out."""
+        """Send an order; raises OrderFailed. Without an answer it may have been carried out."""
         message = to_order(NodeOrder(node.node_id, self.sender, state, role))
         if self.cluster_key:
             message = sign(message, self.cluster_key, wall_time=self._stamps.another())

@@ -1,7 +1,7 @@
-"""Reads the frames of one leg as the events that the pipeline expects, of ours and vLLM. Pure.
+"""Reads the frames of one leg as events for the pipeline, of pdserve and vLLM nodes. Pure.
 
 A vLLM prefill leg is asked for one token, and ends with the ticket in its answer. Unless the
-token is the whole answer it is dropped, as the decode leg sends it again.
+token is the whole answer it is dropped, since the decode leg sends it again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ LONGEST_TOKEN = 10  # digits; a frame with more is parsed
 
 @dataclass(slots=True)
 class LegReader:
-    """One leg's frames, in order; `over` once there is nothing more to wait for."""
+    """One leg's frames, in order; `over` once there is nothing left to wait for."""
 
     hold: bool
     ours: bool
@@ -26,13 +26,13 @@ class LegReader:
     over: bool = False
     _tokens: int = 0
     _ticket: bool = False
-    _token_frame: tuple[bytes, bytes] | None = (
-        None  # bytes around the token in the first frame of one token
-    )
+    # bytes around the token in the first frame of one token
+    _token_frame: tuple[bytes, bytes] | None = None
 
     def read_plain_tokens(self, frames: Sequence[bytes]) -> TokenEvent | None:
-        """The fast path: tokens of frames that differ from an earlier one in the token only, so
-        they need not be parsed. None: `read` them.
+        """The fast path: tokens of frames that differ from an earlier one only in the token.
+
+        Such frames need not be parsed. None: call `read`.
         """
         if self._token_frame is None:
             return None
@@ -110,9 +110,9 @@ class LegReader:
 
 
 def _around(frame: bytes, events: Sequence[Event]) -> tuple[bytes, bytes] | None:
-    """The bytes before and behind the token in a frame of one token and nothing else.
+    """The bytes before and after the token in a frame with one token and nothing else.
 
-    No text of JSON has a quote and a colon unescaped, so what is found is the key itself.
+    JSON strings escape quotes, so the bytes found are the key itself.
     """
     if len(events) != 1 or not isinstance(said := events[0], TokenEvent):
         return None

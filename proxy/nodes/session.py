@@ -1,4 +1,4 @@
-"""The aiohttp session for calls that are no legs: probes, names, orders."""
+"""The aiohttp session for calls that are not legs: probes, names, orders."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ async def read_all(answer: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 class SignatureRejected(Exception):
-    """A node of ours rejects the proxy's signature: another cluster key, or clock."""
+    """A pdserve node rejects the proxy's signature: its cluster key or its clock differs."""
 
 
 async def get_json(
@@ -63,7 +63,7 @@ def bearer_header(key: str | None) -> Mapping[str, str]:
 async def open_session(foreign_key: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
     """A session without limits of its own; each call has its timeout.
 
-    A key for nodes of vLLM is sent to all: what kind a node is may not be known yet.
+    A key for vLLM nodes is sent to all nodes: which kind a node is may not be known yet.
     """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
     async with aiohttp.ClientSession(

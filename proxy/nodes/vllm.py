@@ -1,6 +1,6 @@
-"""Calls nodes of vLLM, over either of their endpoints and with any of their KV connectors.
+"""Calls vLLM nodes, over either of their endpoints and with any of their KV connectors.
 
-Such a node sends nothing while it prefills, so there is no timeout unless one is set.
+Such a node sends nothing during prefill, so there is no timeout unless one is set.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class VllmClient:
         return self.vllm_nodes.hand_over(node, leg, outer_id)
 
     async def _send(self, leg_call: "_LegCall", reader: LegReader) -> NodeConnection:
-        """Call the endpoint for token ids, or `/v1/completions` where that does not exist."""
+        """Call the endpoint for token ids, or `/v1/completions` if that does not exist."""
         node, vllm_nodes = leg_call.node, self.vllm_nodes
         try:
             if vllm_nodes.generates(node):
@@ -135,11 +135,11 @@ class _LegCall:
     hand_over: LegHandOver
 
     def generate_body(self) -> bytes:
-        """Raises UnsupportedByVllm."""
+        """See bodies.generate_body; raises UnsupportedByVllm."""
         params = self.hand_over.params
         return generate_body(self.request, self.outer_id, params, self.leg.hold)
 
     def completion_body(self) -> bytes:
-        """Raises UnsupportedByVllm."""
+        """See bodies.completion_body; raises UnsupportedByVllm."""
         model, params = self.node.registration.model, self.hand_over.params
         return completion_body(self.request, model, params, self.leg.hold)

@@ -20,12 +20,12 @@ from proxy.observing.metrics import PREFIX
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdmissionMetrics(Collector):
-    """The admission queue and the admitted requests, as far as there are limits."""
+    """The admission queue and the admitted requests, as far as limits count them."""
 
     gate: AdmissionGate
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """All metrics of admission."""
         line, at_work = self.gate.admission.queue, self.gate.admission.in_use
         yield _gauge("queued_requests", "Requests in line", len(line))
         yield _gauge("queued_tokens", "Tokens of requests in line, estimated", line.tokens)
@@ -53,7 +53,7 @@ class ConnectionMetrics(Collector):
     limiter: ConnectionLimiter
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """All metrics of connections."""
         limiter = self.limiter
         yield _gauge("connections", "Connections of clients", len(limiter.connections))
         yield _gauge("body_bytes", "Bytes of bodies that are kept", limiter.held_bytes)

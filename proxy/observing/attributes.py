@@ -1,7 +1,7 @@
 """Span attributes of a request: vLLM's names, and OpenTelemetry's GenAI conventions.
 
-https://opentelemetry.io/docs/specs/semconv/gen-ai/; vLLM's are older than these, and dashboards
-know them. No text of prompts or answers is among them. Pure.
+https://opentelemetry.io/docs/specs/semconv/gen-ai/; vLLM's names are older, and dashboards use
+them. No attribute has text of prompts or answers. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ OPERATIONS = {
 
 
 def request_attributes(exchange: HttpExchange, model: str) -> Mapping[str, Value]:
-    """Of the whole request; a prompt counts once for each of its choices."""
+    """Attributes of the whole request; a prompt counts once for each of its choices."""
     found: dict[str, Value] = {"http.request.method": "POST", "url.path": exchange.endpoint}
     if exchange.status is not None:
         found["http.response.status_code"] = exchange.status
@@ -39,7 +39,7 @@ def request_attributes(exchange: HttpExchange, model: str) -> Mapping[str, Value
 
 
 def stage_attributes(stage: StageEnded) -> Mapping[str, Value]:
-    """Of what one node did."""
+    """Attributes of a stage at one node."""
     found: dict[str, Value] = {"pdserve.node": stage.node}
     if stage.num_bytes:
         found["pdserve.bytes"] = stage.num_bytes
@@ -71,7 +71,7 @@ def _used(exchange: HttpExchange) -> Iterator[tuple[str, Value]]:
 
 
 def _latencies(exchange: HttpExchange) -> Iterator[tuple[str, Value]]:
-    """Seconds; of several choices the longest, but the first of all first tokens."""
+    """Latencies in seconds; the longest of several choices, but the earliest first token."""
     choices = exchange.choices
     firsts = [timeline.first_at for timeline in choices if timeline.first_at is not None]
     if firsts:

@@ -26,7 +26,7 @@ class FailureMetrics(Collector):
     clock: Callable[[], float] = time.monotonic
 
     def collect(self) -> Iterator[Metric]:
-        """Counters, and how many breakers are not closed just now."""
+        """Counters, and how many breakers are not closed right now."""
         health, prefix = self.health, self.prefix
         yield _counts(prefix + "node_failures", "Calls that failed", "node", health.failures)
         yield _counts(prefix + "retries", "Attempts after the first", "reason", health.retries)

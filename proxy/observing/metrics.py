@@ -36,7 +36,7 @@ STAGE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
 class _Labelled(dict[Label, Child]):
-    """A metric by its labels: looked up once for each, and not for each request."""
+    """A metric by its labels; each child is looked up once, not for each request."""
 
     def __init__(self, labels: Callable[[Label], Child]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _Labelled(dict[Label, Child]):
 
 
 class ProxyMetrics:
-    """One proxy's numbers, in a registry of their own."""
+    """One proxy's metrics, in a registry of their own."""
 
     def __init__(self, registry: Registry, health: Health) -> None:
         self.requests_in_flight = 0
@@ -81,7 +81,7 @@ class ProxyMetrics:
         self._requests[endpoint, status].inc()
 
     def record_choice(self, timeline: ChoiceTimeline) -> None:
-        """Count one choice that is over."""
+        """Count one choice that has ended."""
         self._answers[timeline.ending].inc()
         self._tokens["prompt"].inc(len(timeline.request.prompt))
         self._tokens["cached"].inc(timeline.cached_tokens)
@@ -106,7 +106,7 @@ class ProxyMetrics:
                 self._pull_rate.observe(num_bytes / seconds)
 
     def record_tokenization(self, seconds: float) -> None:
-        """The seconds it took to tokenize a request's text."""
+        """Record the seconds it took to tokenize a request's text."""
         self._stages["tokenize"].observe(seconds)
 
     def record_pooled(self, count: int, tokens: int, seconds: float, ending: str) -> None:
@@ -116,7 +116,7 @@ class ProxyMetrics:
         self._duration.observe(seconds)
 
     def render(self) -> bytes:
-        """The page that is scraped."""
+        """The metrics page."""
         return generate_latest(self.all)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:

@@ -60,7 +60,7 @@ class ObservedPipeline:
             logger.info("%s", timeline.log_line(self._name(request), exchange.endpoint))
 
     def _name(self, request: Request | PoolingRequest) -> str:
-        """The model's own, where the request says which one it is for."""
+        """The model's own name, if the request says which model it is for."""
         return (request.model and request.model[0]) or self.model
 
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:

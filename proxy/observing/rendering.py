@@ -81,7 +81,8 @@ def _choice(record: ChoiceRecord, whole: RequestRecord) -> Json:
         ("ended", record.ended_at),
     )
     events = [*_known(before, since), *_events(record.events, since), *_known(after, since)]
-    events.sort(key=lambda event: event["at_s"])  # stable: of the same moment as they were told
+    # stable: events of the same moment stay in the order recorded
+    events.sort(key=lambda event: event["at_s"])
     return {
         "request_id": record.request_id,
         "finish": record.ending,
@@ -102,7 +103,7 @@ def _known(stamps: Iterable[tuple[str, float | None]], since: float) -> list[Jso
 
 
 def _events(timeline: Sequence[TimelineEvent], since: float) -> list[Json]:
-    """All events; a stage stands at its end."""
+    """All events; a stage is placed at its end."""
     rendered = [
         _event_json(event, since) for event in timeline if not isinstance(event, StageEnded)
     ]

@@ -2,16 +2,17 @@
 
     POST /v1/chat/completions     server: the request, with the attributes of vLLM's and GenAI's
     ├── tokenize, admission, plan   the proxy's own
-    ├── prefill                   client: one call of one node, which got this span's id
+    ├── prefill                   client: one call of one node, which received this span's id
     │   ├── queue
-    │   └── prefill               what the node said of its stages, put on our clock
+    │   └── prefill               stages that the node reported, placed on our clock
     └── decode
         ├── reserve
         ├── transfer
         └── decode
 
-The server span begins with the request, as its sampling decision is sent to nodes. The others
-are made at the end, all at once, from the timeline. So nodes need no SDK and no exporter.
+The server span begins with the request, since its sampling decision is sent to nodes. The
+others are created at the end, all at once, from the timeline. So nodes need no SDK and no
+exporter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ NODE_KIND = SpanKind.CLIENT
 
 @dataclass(slots=True)
 class _Ids(RandomIdGenerator):
-    """Generates span ids; the next one is `given`, where nodes were sent it already."""
+    """Generates span ids; the next one is `given`, if nodes were already sent it."""
 
     given: str | None = None
 
@@ -58,14 +59,14 @@ class Spans:
 
     def __init__(self, processor: SpanProcessor, model: str) -> None:
         self._model, self._ids = model, _Ids()
-        # a name of the user's own, in OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES, goes first
+        # a name that the user set in OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES goes first
         ours = Resource({SERVICE_NAME: SERVICE}).merge(_said())
         self._provider = TracerProvider(resource=ours, id_generator=self._ids)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(SERVICE)
 
     def begin(self, exchange: HttpExchange, context: TraceContext | None) -> Trace | None:
-        """Its span; None where the SDK is switched off."""
+        """Begin the request's span; None if the SDK is switched off."""
         span = self._tracer.start_span(
             f"POST {exchange.endpoint}",
             None if context is None else otel.set_span_in_context(_parent(context)),
@@ -84,7 +85,7 @@ class Spans:
         return Trace(ours, self._new_id if span.is_recording() else None, span)
 
     def end(self, exchange: HttpExchange) -> None:
-        """The answer is over: make all other spans and end the request's."""
+        """The answer is over: create all other spans and end the request's."""
         span = cast("Span | None", exchange.trace and exchange.trace.span)
         if span is None or not span.is_recording():
             return
@@ -154,12 +155,12 @@ class Spans:
 
 
 def otlp_spans(endpoint: str | None, model: str) -> Spans:
-    """Spans that go out by OTLP over HTTP; without an endpoint, to where OTEL_* say."""
+    """Exports spans by OTLP over HTTP; without an endpoint, to where OTEL_* variables say."""
     return Spans(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), model)
 
 
 def _said() -> Resource:
-    """What the environment says of this service, without the SDK's placeholder of a name."""
+    """The environment's description of this service, without the SDK's placeholder name."""
     said = dict(Resource.create().attributes)
     if str(said.get(SERVICE_NAME, "")).startswith("unknown_service"):
         del said[SERVICE_NAME]
@@ -178,7 +179,7 @@ def _parent(context: TraceContext) -> Span:
 
 
 def _ends(timeline: ChoiceTimeline) -> Iterator[tuple[LegTimeline, float]]:
-    """Each leg with when it was over, as far as we know: not later than the choice."""
+    """Each leg with its end as far as known: at the latest, that of the choice."""
     over = timeline.begun if timeline.ended_at is None else timeline.ended_at
     legs: Sequence[LegTimeline] = leg_timelines(timeline.events)
     for leg in legs:
@@ -186,5 +187,5 @@ def _ends(timeline: ChoiceTimeline) -> Iterator[tuple[LegTimeline, float]]:
 
 
 def _nanoseconds(exchange: HttpExchange, at: float) -> int:
-    """Of the Unix epoch."""
+    """Nanoseconds since the Unix epoch."""
     return int((exchange.unix_s + at - exchange.received) * NANOSECONDS)

@@ -71,7 +71,7 @@ def record_answer(status: int, request_id: str, now: float) -> Mapping[str, str]
 def timeline_comment(wanted: str | None) -> bytes:
     """The timeline as an SSE comment if the client wants it (`TIMING_HEADER`), else nothing.
 
-    To be sent when all tokens were, but before `[DONE]`, after which clients do not read on.
+    To be sent after all tokens but before `[DONE]`, after which clients stop reading.
     """
     exchange = current.get()
     if exchange is None or (wanted or "").lower() in NO:

@@ -1,4 +1,4 @@
-"""Stores the timelines of the last requests, and knows those that run. Pure.
+"""Stores the timelines of recent requests, and finds those of running ones. Pure.
 
 Finished ones are stored as bytes, which bounds memory exactly and gives the garbage collector
 nothing to traverse.
@@ -55,7 +55,8 @@ class TimelineStore:
             self._forget(next(iter(self._over)))
 
     def find(self, name: str, owner: str | None) -> RequestRecord | None:
-        """The latest with that id, which may be of a request, its answer or one choice.
+        """The latest record with this id, which may be that of a request, its answer or one
+        choice.
 
         `owner`: only requests with this key; None: any.
         """

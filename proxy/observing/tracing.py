@@ -15,19 +15,19 @@ logger = logging.getLogger(__name__)
 
 
 class Tracing(Protocol):
-    """Makes spans of requests."""
+    """Creates spans of requests."""
 
     def begin(self, exchange: HttpExchange, context: TraceContext | None) -> Trace | None:
-        """The trace of its calls to nodes; `context` is the client's."""
+        """Begin a span; returns the trace of its calls to nodes. `context` is the client's."""
 
     def end(self, exchange: HttpExchange) -> None:
-        """The request is over."""
+        """End the request's span."""
 
 
 def build_tracing(endpoint: str | None, model: str) -> Tracing | None:
     """None without an endpoint; SystemExit if --otlp-traces-endpoint is set without the SDK.
 
-    Spans that were not exported when the process ends are exported then.
+    Spans that are still buffered when the process ends are exported then.
     """
     if endpoint is None and not any(os.environ.get(name) for name in ENDPOINTS):
         return None

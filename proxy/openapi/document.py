@@ -1,4 +1,4 @@
-"""Makes the OpenAPI document of an app from its routes and the table of operations."""
+"""Builds the OpenAPI document of an app from its routes and the table of operations."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ FORMS: Mapping[Kind, Sequence[type]] = {
     "message": (MessagesError,),
     "models": (ErrorBody, MessagesError),
 }
-"""Of errors, where they are not OpenAI's alone."""
+"""The error types, for kinds that do not only have OpenAI's."""
 OBJECT: Json = {"type": "object"}
 TEXT: Json = {"type": "string"}
 HEADERS: Json = {
@@ -58,7 +58,7 @@ PARAMETERS: Mapping[Kind, Json] = {"text": HEADERS, "message": HEADERS, "models"
 
 
 def routes_of(app: Quart) -> Iterator[tuple[str, str]]:
-    """Method and path of every route, as OpenAPI writes them."""
+    """Method and path of every route, in OpenAPI's notation."""
     for rule in app.url_map.iter_rules():
         if rule.endpoint != "static":
             path = PLACEHOLDER.sub(r"{\1}", rule.rule)
@@ -67,7 +67,7 @@ def routes_of(app: Quart) -> Iterator[tuple[str, str]]:
 
 
 def document(app: Quart, version: str) -> Json:
-    """Every route of the app; one that the table does not know is told without its types."""
+    """Every route of the app; one that the table lacks is described without its types."""
     paths = dict[str, Json]()
     for method, path in routes_of(app):
         operation = OPERATIONS.get((method, path), Operation("cluster", path))
@@ -81,7 +81,7 @@ def document(app: Quart, version: str) -> Json:
 
 
 def _schemas() -> Json:
-    """Of all types that a body or an answer has."""
+    """The schemas of all types that a body or an answer has."""
     kinds = {kind for one in OPERATIONS.values() for kind in _types(one)} | ERRORS
     _, found = msgspec.json.schema_components(kinds, ref_template=REFERENCES)
     for name, table in REFUSED:

@@ -1,4 +1,4 @@
-"""Every operation of the proxy: what it takes, what it answers. Bodies are types."""
+"""Every operation of the proxy: what it takes and what it answers. Bodies are types."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,8 +71,9 @@ class Message(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Without an `answer` of a type it is an object, or text, as `media` say. `anthropics`:
-    what clients of Anthropic's API are answered, who ask for `models` as others do.
+    """Without an `answer` type the answer is an object, or text, as `media` says.
+
+    `anthropics`: the answer to clients of Anthropic's API, for paths that both APIs have.
     """
 
     kind: Kind
@@ -85,7 +86,7 @@ class Operation:
 
     @property
     def refusals(self) -> Sequence[int]:
-        """What it may be refused with."""
+        """The statuses it may be refused with."""
         return ADMIN_REFUSALS if self.kind == "admin" else REFUSALS
 
 

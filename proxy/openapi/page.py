@@ -1,4 +1,4 @@
-"""The document as one HTML page, which loads nothing from elsewhere."""
+"""The document as one HTML page, which loads nothing from other hosts."""
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>pdserve</title><style>

@@ -1,4 +1,4 @@
-"""The two routes of the document."""
+"""The two routes of the OpenAPI document."""
 
 from functools import cache
 from importlib import metadata
@@ -13,7 +13,7 @@ DISTRIBUTION = "pdserve"
 
 
 def describing_routes(app: Quart) -> Blueprint:
-    """Of all the app's routes, made when it is asked for first."""
+    """The routes that describe all the app's routes; the document is built on first use."""
     routes = Blueprint("openapi", __name__)
 
     @cache

@@ -1,1 +1,1 @@
-"""Which node gets the next request, and which nodes fit each other."""
+"""Which node gets the next request, and which nodes are compatible."""

@@ -1,4 +1,4 @@
-"""Policies by their names."""
+"""Builds policies by name."""
 
 from random import Random
 
@@ -22,7 +22,7 @@ def build_planner(
     chance: Random,
     capacity: NodeCapacity = EVERY,
 ) -> Planner:
-    """With books of its own, which all its policies read; `capacity` limits each node."""
+    """A planner and the state that all its policies read; `capacity` limits each node."""
     books = RoutingState()
     judge = CostBased(books.claims, books.prefixes, books.costs, chance)
     first = _policy(prefill, judge, books, chance)

@@ -1,8 +1,8 @@
-"""Limits on what each node may have of this proxy at once.
+"""Limits on what each node may run for this proxy at once.
 
-Where all nodes are full, all may be chosen: a request that lost its node goes on beyond a limit
-rather than fail, and new ones wait at the admission gate meanwhile. Where decode nodes may run
-prompts instead, a full prefill node is never chosen.
+If all nodes are full, all may be chosen: a request that lost its node exceeds a limit rather
+than fail, and new ones wait at the admission gate meanwhile. If decode nodes may run prompts
+instead, a full prefill node is never chosen.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ class NodeCapacity:
     def with_room_or_all(
         self, nodes: Sequence[Node], claims: Claims, tokens: float
     ) -> Sequence[Node]:
-        """Nodes with room for a request of so many tokens, or all if none has.
+        """Nodes with room for a request of this many tokens, or all if none has.
 
-        All `nodes` are of one role.
+        All `nodes` have the same role.
         """
         return self.with_room(nodes, claims, tokens) or nodes
 

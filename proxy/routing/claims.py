@@ -1,11 +1,11 @@
-"""Exact counts of the requests and tokens that this proxy has under way at each node."""
+"""Exact counts of the requests and tokens that this proxy has in progress at each node."""
 
 from dataclasses import dataclass, field
 
 from discovery.registry import Node
 
 MOST_IDLE = 4096
-WINDOW = 8  # prompts; those of one batch end together, so one alone is no measurement
+WINDOW = 8  # prompts; those of one batch end together, so one alone is not a measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class PromptWork:
     pairs: int = 0
 
     def add(self, prompt: PromptSize, times: int = 1) -> None:
-        """One more; with -1, one less."""
+        """Add a prompt; with -1, remove it."""
         self.prompts += times
         self.tokens += times * prompt.missing
         self.pairs += times * prompt.pairs
@@ -38,7 +38,7 @@ class PromptWork:
 
 @dataclass(frozen=True, slots=True)
 class WorkTiming:
-    """A node took so long for so much work, without a pause."""
+    """How long a node took for some work, without a pause."""
 
     work: PromptWork
     seconds: float
@@ -49,8 +49,9 @@ class NodeClaims:
     """What this proxy has at one node now.
 
     `decoding` of its `requests` have begun to decode there. `ahead`: prompts still to be
-    computed, on which the node has worked since `working_since`. `tokens`: all whose KV is held
-    there, or will be. `requests_then` and `tokens_then` are as of the node's last heartbeat.
+    computed, on which the node has worked since `working_since`. `tokens`: all tokens whose KV
+    is or will be held there. `requests_then` and `tokens_then` are as of the node's last
+    heartbeat.
     """
 
     requests: int = 0
@@ -69,8 +70,8 @@ class NodeClaims:
     def others(self, node: Node) -> int:
         """Requests in the node's last heartbeat that this proxy did not send.
 
-        Ours are taken off: as many as there were at most since the heartbeat before, so that
-        none that ended meanwhile is taken for another proxy's.
+        Our own are subtracted: the most there were since the heartbeat before, so that a
+        request that ended meanwhile is not attributed to another proxy.
         """
         if self.heard_at != node.heard_at:
             self.heard_at, self.tokens_then = node.heard_at, self.tokens
@@ -89,7 +90,7 @@ class NodeClaims:
         self.ahead.add(prompt)
 
     def finish(self, prompt: PromptSize, now: float) -> WorkTiming | None:
-        """A prompt was run; returns a timing once `WINDOW` of them were, or all."""
+        """Record that a prompt was run; returns a timing once `WINDOW` of them were, or all."""
         spent = max(0.0, now - self.working_since)
         self.ahead.add(prompt, -1)
         self.done.add(prompt)
@@ -102,7 +103,7 @@ class NodeClaims:
         return measured
 
     def drop(self, prompt: PromptSize, now: float) -> None:
-        """A prompt will not be run to its end, which voids the measurement under way."""
+        """A prompt will not be run to its end, which voids the current measurement."""
         self.ahead.add(prompt, -1)
         self.done, self.done_s, self.working_since = PromptWork(), 0.0, now
 
@@ -129,18 +130,18 @@ class Claim:
             self.node_claims.ahead.add(self.prompt)
 
     def prompt_finished(self, now: float) -> WorkTiming | None:
-        """The prompt was run."""
+        """Record that the prompt was run."""
         prompt, self.prompt = self.prompt, None
         return self.node_claims.finish(prompt, now) if prompt else None
 
     def decode_began(self) -> None:
-        """The node sent its first token."""
+        """Record that the node sent its first token."""
         if not (self.decoding or self.ended):
             self.decoding = True
             self.node_claims.decoding += 1
 
     def end(self, now: float) -> None:
-        """The node has nothing of the request any more."""
+        """Record that the node no longer has anything of the request."""
         if self.ended:
             return
         self.ended = True
@@ -154,7 +155,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Claims:
-    """The claims at all nodes that were sent requests lately."""
+    """The claims at all nodes that were sent requests recently."""
 
     shares: dict[str, NodeClaims] = field(default_factory=dict)
     most: int = MOST_IDLE
@@ -166,7 +167,7 @@ class Claims:
     def claim(
         self, node: Node, tokens: int, now: float, prompt: PromptSize | None = None
     ) -> Claim:
-        """One more request there; `prompt` is what it has to compute, if it does."""
+        """Add a request there; `prompt` is what the node has to compute, if anything."""
         if node.node_id not in self.shares:
             self._forget_idle()
         share = self.shares.setdefault(node.node_id, NodeClaims())

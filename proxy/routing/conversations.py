@@ -1,8 +1,8 @@
-"""Which decode node was the last to see which tokens: a prefill node fetches their KV there.
+"""Which decode node last saw which tokens, so that a prefill node can fetch their KV there.
 
-A conversation is known by its prefix hashes alone (proxy/routing/prefix_hashes.py): a turn
-that begins with the tokens of an earlier one has the same, whoever sends it. A location may be
-out of date; then the prefill node gets nothing there, and computes.
+A conversation is known only by its prefix hashes (proxy/routing/prefix_hashes.py): a turn that
+begins with the tokens of an earlier one has the same hashes, whoever sends it. A location may
+be outdated; then the prefill node gets nothing there, and computes.
 """
 
 from collections import OrderedDict
@@ -37,10 +37,11 @@ class Conversations:
         return len(self._locations)
 
     def remember(self, names: PrefixHashes, asked_tokens: int, node: Node) -> None:
-        """The node has the tokens' KV, of which the first `asked_tokens` are the request's.
+        """Record that the node has the KV of these tokens; the first `asked_tokens` are the
+        request's.
 
-        Of the request itself the last hash suffices: it is found if the next prompt repeats the
-        request, even if it writes the answer differently.
+        For the request itself the last hash suffices: it is found if the next prompt repeats
+        the request, even if it writes the answer differently.
         """
         place = CacheLocation(node.registration.http_address, node.node_id)
         for name in names[max(0, asked_tokens // STRIDE - 1) :]:
@@ -59,7 +60,7 @@ class Conversations:
 
 
 def cache_at(node: Node, reader: Node) -> CacheHint | None:
-    """How `reader` asks this node's prefix cache; None: the two caches do not fit.
+    """How `reader` asks this node's prefix cache; None: the two caches are incompatible.
 
     Block hashes depend on the block size, so nodes with different sizes share none.
     """

@@ -1,10 +1,10 @@
 """The plan with the least predicted cost, by measured times of prompts, steps and transfers.
 
-    with a prefill node:   wait, run, move the KV, decode
-    without:               wait, run, decode; meanwhile requests that decode there stand still
+    with a prefill node:   wait, run, transfer the KV, decode
+    without:               wait, run, decode; meanwhile requests that decode there are stopped
 
 A plan's cost includes what other requests lose: one more in a batch slows each of them, and a
-prompt that a decode node runs stops them. Their seconds count as the request's own.
+prompt that a decode node runs stops them. Their seconds count like the request's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ from proxy.routing.prefixes import PrefixIndex, block_tokens
 from proxy.routing.sampling import MAX_CANDIDATES, sample_nodes
 
 MOST_HOLDERS = 2
-BEST = 2  # of each role are put together
-EQUAL_S = 1e-9  # less than this is a draw, which chance decides
+BEST = 2  # of each role are combined
+EQUAL_S = 1e-9  # less than this is a tie, which is broken at random
 _cost = attrgetter("cost_s")
 Partners = Callable[[Node], Sequence[Node]]
 
 
 class NodeCost(NamedTuple):
-    """The seconds of a node's part of a plan, and its cost with what other requests lose.
+    """The seconds of a node's part of a plan, and its cost including what other requests lose.
 
     `missing`: tokens of the prompt that the node has not cached.
     """
@@ -147,13 +147,13 @@ class CostBased:
         return [self.decode_cost(node, query) for node in self._candidates(nodes, query)]
 
     def _room_s(self, node: Node, tokens: float, seconds: float) -> float:
-        """Seconds until there are enough free blocks: other requests have to end."""
+        """Seconds until there are enough free blocks, for which other requests have to end."""
         block, load = block_tokens(node), node.load
         free = load.free_blocks * block - self.claims.at(node).unheard_tokens(node)
         return max(0.0, seconds * (tokens - free) / (load.total_blocks * block))
 
     def _wait_s(self, node: Node, query: RoutingQuery) -> float:
-        """Seconds until all prompts before it are run, less what the first has run already."""
+        """Seconds until all prompts ahead are run, less what the first has already run."""
         share, others, wait_s = self.claims.at(node), self.claims.others_at(node), 0.0
         if others and node.role is Role.PREFILL:
             wait_s = others * self._run_s(node, query.num_tokens, query.num_tokens)
@@ -168,7 +168,7 @@ class CostBased:
         return self.costs.prompt(node).at(of_prompt(missing, pairs))
 
     def _missing(self, node: Node, query: RoutingQuery) -> int:
-        """Tokens to compute; of a prompt that is all cached, the last one is computed again."""
+        """Tokens to compute; if the whole prompt is cached, the last one is computed again."""
         return max(1, query.num_tokens - self.prefixes.cached(node, query.prefix_hashes))
 
     def _link_s(self, begin: NodeCost, end: NodeCost) -> float:

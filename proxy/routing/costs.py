@@ -1,7 +1,7 @@
 """The cost model: measured times of nodes' prompts and steps, and of pairs' transfers.
 
-A node is known by its address, as it runs on the same machine after a restart. A new one is
-taken to be like the others; the first are taken to be fast, so that they are tried.
+A node is identified by its address, since it runs on the same machine after a restart. A new
+one is assumed to be like the others; the first are assumed to be fast, so that they are tried.
 """
 
 from collections.abc import Hashable
@@ -15,9 +15,11 @@ from proxy.routing.claims import PromptWork, WorkTiming
 from proxy.routing.linear_fit import LinearFit
 
 K, M, G = 1e3, 1e6, 1e9
-PROMPT = (0.005, 0.02, 0.0002)  # s: each, each 1,000 tokens, each million pairs of tokens
-STEP = (0.01, 0.0002, 0.002)  # s: each, each request, each 100,000 tokens of all of them
-LINK = (0.002, 0.02)  # s: each, each GB
+# s: for each prompt, each 1,000 tokens, each million pairs of tokens
+PROMPT = (0.005, 0.02, 0.0002)
+# s: for each step, each request, each 100,000 tokens of all requests
+STEP = (0.01, 0.0002, 0.002)
+LINK = (0.002, 0.02)  # s: for each transfer, each GB
 HUNDRED_K = 1e5
 UNSURE, LIKE_OTHERS = 16.0, 1.0  # variance of the first weights
 MOST_NODES, MOST_PAIRS = 4096, 16_384
@@ -33,7 +35,7 @@ def _fit(weights: tuple[float, ...]) -> LinearFit:
 
 @dataclass(slots=True)
 class Costs:
-    """A LinearFit for each node and pair; bounded, the oldest go first."""
+    """A LinearFit for each node and pair; bounded, the oldest are dropped first."""
 
     mean_output: float = FIRST_OUTPUT
     _prompt: dict[Role, LinearFit] = field(
@@ -46,15 +48,15 @@ class Costs:
     _links: dict[tuple[str, str], LinearFit] = field(default_factory=dict)
 
     def prompt(self, node: Node) -> LinearFit:
-        """Seconds of prompts on this node, by `of_work`."""
+        """The fit of seconds for prompts on this node, by `of_work`."""
         return self._prompts.get(_address(node)) or self._usual_prompt(node.role)
 
     def step(self, node: Node) -> LinearFit:
-        """Seconds of a decode step on this node, by `of_batch`."""
+        """The fit of seconds for a decode step on this node, by `of_batch`."""
         return self._steps.get(_address(node)) or self._step
 
     def link_s(self, prefill: Node, decode: Node, num_bytes: float) -> float:
-        """Seconds from the prefill node's first token until decode has its KV."""
+        """Predicted seconds from the prefill node's first token until decode has its KV."""
         fit = self._links.get((_address(prefill), _address(decode))) or self._link
         return fit.at((1.0, num_bytes / G))
 
@@ -67,7 +69,7 @@ class Costs:
         return min(most, max(self.mean_output, sampling.min_tokens - said))
 
     def learn_prompts(self, node: Node, measured: WorkTiming) -> None:
-        """A node has run prompts in so much time."""
+        """Learn from how long a node took to run prompts."""
         usual, x = self._prompt[node.role], of_work(measured.work)
         _of(self._prompts, _address(node), self._usual_prompt(node.role), MOST_NODES).learn(
             x, measured.seconds
@@ -75,7 +77,7 @@ class Costs:
         usual.learn(x, measured.seconds)
 
     def learn_step(self, node: Node, requests: float, tokens: float, seconds: float) -> None:
-        """A node's steps took so long each, on average over an answer."""
+        """Learn from a node's mean step time over an answer."""
         x = of_batch(requests, tokens)
         _of(self._steps, _address(node), self._step, MOST_NODES).learn(x, seconds)
         self._step.learn(x, seconds)
@@ -83,13 +85,13 @@ class Costs:
     def learn_transfer(
         self, prefill: Node, decode: Node, num_bytes: int, seconds: float
     ) -> None:
-        """KV of a pair arrived so long after the first token."""
+        """Learn from how long after the first token a pair's KV arrived."""
         x, pair = (1.0, num_bytes / G), (_address(prefill), _address(decode))
         _of(self._links, pair, self._link, MOST_PAIRS).learn(x, seconds)
         self._link.learn(x, seconds)
 
     def learn_output(self, tokens: int) -> None:
-        """An answer that ended by itself had so many tokens."""
+        """Learn from the length of an answer that ended by itself."""
         self.mean_output += OUTPUT_WEIGHT * (tokens - self.mean_output)
 
     def _usual_prompt(self, role: Role) -> LinearFit:
@@ -112,7 +114,7 @@ def _of(fits: dict[Key, LinearFit], key: Key, usual: LinearFit, most: int) -> Li
 
 
 def of_work(work: PromptWork) -> tuple[float, float, float]:
-    """The fit's x for prompts that run one after the other."""
+    """The fit's x for prompts that run one after another."""
     return float(work.prompts), work.tokens / K, work.pairs / M
 
 
@@ -122,7 +124,7 @@ def of_prompt(tokens: int, pairs: int) -> tuple[float, float, float]:
 
 
 def of_batch(requests: float, tokens: float) -> tuple[float, float, float]:
-    """The fit's x for a step of so many requests, with so many tokens in all."""
+    """The fit's x for a step of this many requests, with this many tokens in all."""
     return 1.0, requests, tokens / HUNDRED_K
 
 

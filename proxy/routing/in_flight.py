@@ -1,4 +1,4 @@
-"""A plan that is carried out: what it claims of nodes, and what its events teach."""
+"""A plan in execution: what it claims of nodes, and what is learned from its events."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -12,7 +12,7 @@ from proxy.routing.costs import LEAST_TOKENS, Costs
 from proxy.routing.plan import Plan, RoutingQuery
 from proxy.routing.prefixes import PrefixIndex, SentPrompt
 
-LEAST_BYTES = 1  # of a hand-over, to say something about its link
+LEAST_BYTES = 1  # of a transfer, to measure its link
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _DecodeStart:
 
 @dataclass(slots=True, eq=False)
 class PlanInFlight:
-    """From `claim` until `release`, which gives back all that is claimed, however it ended."""
+    """A plan from `claim` until `release`, which gives back all claims, however it ended."""
 
     state: RoutingState
     plan: Plan
@@ -87,11 +87,11 @@ class PlanInFlight:
                 self._prompt_over(now)
 
     def count_tokens(self, num_tokens: int) -> None:
-        """Count tokens of decode, neither its first nor its last."""
+        """Count tokens of decode, except its first and its last."""
         self._tokens += num_tokens
 
     def replace_decode(self, decode: Node, now: float) -> None:
-        """Another decode node fetches the KV instead."""
+        """Record that another decode node fetches the KV instead."""
         self._decode_claim.end(now)
         if self._decode_sent:
             self._decode_sent.take_back()
@@ -101,7 +101,7 @@ class PlanInFlight:
         self._decode_sent = self.state.prefixes.send(decode, self.query.prefix_hashes)
 
     def release(self, now: float) -> None:
-        """Give back what is claimed, if anything is."""
+        """Give back all claims, if there are any."""
         if not self._claimed:
             return
         self._prompt_over(now)
@@ -131,7 +131,7 @@ class PlanInFlight:
                 self._decode_ends(event, now)
 
     def _prompt_ran(self, now: float) -> None:
-        """The prompt was run at the plan's first node."""
+        """Record that the prompt was run at the plan's first node."""
         self._ran = True
         claim = self._prefill_claim or self._decode_claim
         if measured := claim.prompt_finished(now):

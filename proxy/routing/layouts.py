@@ -1,4 +1,4 @@
-"""Which layouts of KV fit each other, as their nodes registered them."""
+"""Which KV layouts are compatible, as registered by their nodes."""
 
 import msgspec
 
@@ -8,9 +8,10 @@ from kv_transfer.layout import KvLayout, difference
 
 
 def layout_difference(ours: Layout | None, theirs: Layout | None) -> Difference | None:
-    """The first field that keeps two layouts apart; None: one node can read the other's KV.
+    """The first field that makes two layouts incompatible; None: one node can read the other's
+    KV.
 
-    A layout that we cannot read is of another version, and fits its like only.
+    A layout that cannot be parsed is of another version, and only fits an equal one.
     """
     try:
         here, there = _read(ours), _read(theirs)

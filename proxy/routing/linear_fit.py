@@ -4,21 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import mul
 
-FORGETTING = 0.97  # of the weight of all before, at each new point: the last 30 or so count
-OUTLIER = 4.0  # times the usual error; what is further off counts as so far
+FORGETTING = 0.97  # weight of all earlier points at each new one: about the last 30 count
+OUTLIER = 4.0  # times the usual error; errors beyond that are clipped to it
 FIRST_SPREAD = 0.5  # of the value itself
 LEAST = 1e-6
 SPREAD_WEIGHT = 0.1
-NOISE = 0.1  # what points are off by anyhow: so much a single one may be trusted
-SUREST = (1 - FORGETTING) * NOISE**2  # of what is asked: by so many points as are not forgotten
+NOISE = 0.1  # usual relative error of a point: limits how much a single one is trusted
+# of a prediction: as known by the points that are not forgotten
+SUREST = (1 - FORGETTING) * NOISE**2
 
 
 @dataclass(slots=True)
 class LinearFit:
     """`y = w · x`, by recursive least squares with forgetting (Ljung), errors relative to y.
 
-    Robust after Huber: a point far off moves the line no further than one at the edge of what
-    is usual. If such points go on coming, the usual error grows, and the line follows. `sure`
+    Robust after Huber: an outlier moves the line no further than a point at the edge of the
+    usual range. If such points keep coming, the usual error grows, and the line follows. `sure`
     is the variance that each weight begins with, relative to itself.
     """
 
@@ -55,13 +56,14 @@ class LinearFit:
         self.count += 1
 
     def _move(self, x: Sequence[float], error: float, sure: float, *, surer: bool) -> None:
-        """A point that was clipped shows a direction, and makes nothing surer; nor does any
-        where what is asked is known as well as `sure`: the last points always count.
+        """Move the weights by a point. A clipped point shows a direction but makes nothing
+        surer; nor does any point once a prediction is as certain as `sure`, so that the last
+        points always count.
         """
         weights, variance = self.weights, self._variance
         turned = [sum(map(mul, row, x)) for row in variance]
         if (along := sum(map(mul, x, turned))) <= 0.0:
-            return  # of nothing
+            return  # the point says nothing
         trusted, noise = max(along, sure), FORGETTING * NOISE**2
         step = error * trusted / along / (noise + trusted)
         self.weights = [old + one * step for old, one in zip(weights, turned, strict=True)]
@@ -75,8 +77,10 @@ class LinearFit:
             self._forget()
 
     def _raise(self) -> None:
-        """To weights that are not below nothing, the likeliest by what is known: one that
-        becomes 0 takes the others along, as far as the points have shown only their sum.
+        """Raise negative weights to 0, to the likeliest values by what is known.
+
+        A weight that becomes 0 changes the others as far as the points have shown only their
+        sum.
         """
         weights, rows = self.weights, self._variance
         for _ in weights:

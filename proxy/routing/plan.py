@@ -17,11 +17,11 @@ class Estimate:
 
 
 class PlanReason(StrEnum):
-    """What decided whether a prefill node takes part, and which."""
+    """What decided whether a prefill node takes part, and which one."""
 
-    POLICY = "policy"  # both nodes are the policies' choice
-    CHEAPER = "cheaper"  # than any prefill node, as --local-prefill auto found
-    NO_PREFILL = "no_prefill"  # none is to be had that fits and has room
+    POLICY = "policy"  # the policies chose both nodes
+    CHEAPER = "cheaper"  # than with any prefill node, as --local-prefill auto found
+    NO_PREFILL = "no_prefill"  # no prefill node is compatible and has room
     ALWAYS = "always"  # --local-prefill says so
     CHOICE = "choice"  # (of `n`) it goes where the request's first choice went
 
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def pair(self) -> tuple[str, str] | None:
-        """The ids of both."""
+        """The ids of both nodes."""
         return (self.prefill.node_id, self.decode.node_id) if self.prefill else None
 
     @property
@@ -67,6 +67,6 @@ class RoutingQuery:
 
     @classmethod
     def of(cls, request: Request, now: float) -> "RoutingQuery":
-        """With the prefix hashes of its tokens."""
+        """The query for a request, with the prefix hashes of its tokens."""
         tokens = request.tokens
         return cls(request, now, hash_prefixes(request.cache_salt, tokens), len(tokens))

@@ -18,7 +18,7 @@ from proxy.routing.sibling_plans import SiblingPlans
 
 
 class RoutePlanner(Protocol):
-    """What the pipeline needs of a planner. No method waits."""
+    """What the pipeline needs of a planner. No method blocks."""
 
     def plan(self, query: RoutingQuery, decodes: Sequence[Node], partners: Partners) -> Plan:
         """Plan an attempt. `decodes` is not empty; `partners`: prefill nodes of one."""
@@ -35,11 +35,11 @@ class RoutePlanner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Chooses the decode node first, as it works longest, then one of its prefill partners;
-    both at once where `cost_based` is the policy of both.
+    """Chooses the decode node first, since it works longest, then one of its prefill partners;
+    both at once if `cost_based` is the policy of both.
 
     `local`: whether a decode node runs a prompt itself although a prefill node is available;
-    `auto` where `cost_based` finds it cheaper. Without a prefill node it always does.
+    `auto` if `cost_based` finds that cheaper. Without a prefill node it always does.
     """
 
     prefill: Policy
@@ -55,9 +55,8 @@ class Planner:
         decodes = self._with_room(decodes, query)
         plan = self.siblings.plan(query.request, decodes, partners)
         plan = plan or self._plan(query, decodes, self._roomy(partners, query))
-        if plan.prefill and not _fits_context(
-            plan.prefill, query
-        ):  # rare: only then all are checked
+        # rare: only then are all checked
+        if plan.prefill and not _fits_context(plan.prefill, query):
             holding = partial(_partners_that_fit, partners, query)
             plan = self._plan(query, decodes, self._roomy(holding, query))
         self.siblings.remember(query.request, plan)
@@ -83,7 +82,7 @@ class Planner:
         return self.capacity.with_room_or_all(decodes, self.state.claims, tokens)
 
     def _roomy(self, partners: Partners, query: RoutingQuery) -> Partners:
-        """Partners with capacity; all if none has any, unless decode may run the prompt."""
+        """Partners with room; all if none has any, unless decode may run the prompt."""
         if self.capacity.prefill == UNLIMITED:
             return partners
         among = (

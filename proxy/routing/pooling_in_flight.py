@@ -1,4 +1,4 @@
-"""Pooling requests under way at one node: what they claim of it until they end."""
+"""Pooling requests in progress at one node: what they claim of it until they end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,12 +26,12 @@ class PoolingInFlight:
             self._claims.append(claimed)
 
     def prompts_finished(self, now: float) -> None:
-        """The node has run all of them: learn how long it took."""
+        """Record that the node has run all of them; learn how long it took."""
         for claim in self._claims:
             if measured := claim.prompt_finished(now):
                 self.state.costs.learn_prompts(self.node, measured)
 
     def release(self, now: float) -> None:
-        """Give back what is claimed."""
+        """Give back all claims."""
         for claim in self._claims:
             claim.end(now)

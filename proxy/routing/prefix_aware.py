@@ -22,7 +22,7 @@ class PrefixAware:
     those of requests there. Both are in tokens, so neither needs a weight.
 
     At a prefill node, requests' tokens are those still to be computed; at a decode node, those
-    whose KV is read in every step, and uncached ones of the prompt have to be transferred.
+    whose KV is read in every step, and the prompt's uncached tokens have to be transferred.
     """
 
     prefixes: PrefixIndex
@@ -30,7 +30,7 @@ class PrefixAware:
     chance: Random
 
     def choose(self, nodes: Sequence[Node], query: RoutingQuery, partner: Node | None) -> Node:
-        """Compare holders of its prefix and some others; ties by chance."""
+        """Compare nodes that hold its prefix and some others; ties are broken at random."""
         some = nodes
         if len(nodes) > MAX_CANDIDATES:
             holders = self.prefixes.holders(query.prefix_hashes, MOST_HOLDERS)
@@ -42,5 +42,5 @@ class PrefixAware:
         share = self.claims.at(node)
         work = share.ahead.tokens if node.role is Role.PREFILL else share.tokens
         others = self.claims.others_at(node) * USUAL_TOKENS
-        # few tokens more or less are no reason to leave the node that has the rest
+        # a few tokens more or less are no reason to leave the node that has the rest
         return (missing + work + others) // STRIDE

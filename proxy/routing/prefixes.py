@@ -1,8 +1,9 @@
 """An estimate of each node's prefix cache: which prefixes it has computed, or was sent.
 
-A node's cache is taken for an LRU list of prefix hashes (proxy/routing/prefix_hashes.py), as
-long as the KV memory that the node reports. Where a node reports fewer cached tokens of a
-prompt than expected, what was used longer ago than those is dropped from the list as well.
+A node's cache is modelled as an LRU list of prefix hashes (proxy/routing/prefix_hashes.py) with
+the size of the KV memory that the node reports. If a node reports fewer cached tokens of a
+prompt than expected, everything that was last used before those is dropped from the list as
+well.
 """
 
 from collections import OrderedDict
@@ -20,7 +21,7 @@ USUAL_BLOCK = 16  # tokens
 
 @dataclass(slots=True)
 class _Cache:
-    """The estimated cache of one node; a restarted node is another."""
+    """The estimated cache of one node; a restarted node gets a new one."""
 
     address: str
     names: OrderedDict[bytes, int] = field(default_factory=OrderedDict)  # name: last use
@@ -40,7 +41,8 @@ class SentPrompt:
     expected_hashes: int
     known_use: int
     use: int
-    block: int  # tokens; nodes count what is cached in whole blocks, and run at least one
+    # tokens; nodes count cached tokens in whole blocks, and compute at least one token
+    block: int
 
     @property
     def cached_tokens(self) -> int:
@@ -48,13 +50,13 @@ class SentPrompt:
         return self.expected_hashes * STRIDE
 
     def computed(self, cached_tokens: int | None) -> None:
-        """The prompt was run; the node reported so many cached tokens."""
+        """The prompt was run; the node reported this many cached tokens."""
         self.prefixes.computed(self)
         if cached_tokens is not None and cached_tokens + self.block < self.cached_tokens:
             self.prefixes.had_less(self)
 
     def take_back(self, cached_tokens: int | None = None) -> None:
-        """The prompt was not run; the node reported so many cached tokens all the same."""
+        """The prompt was not run, although the node reported this many cached tokens."""
         self.prefixes.take_back(self, (cached_tokens or 0) // STRIDE)
 
 
@@ -78,7 +80,7 @@ class PrefixIndex:
         return 0 if cache is None else _known_prefix(names, cache.names) * STRIDE
 
     def holders(self, names: PrefixHashes, most: int) -> list[str]:
-        """Ids of nodes with a prefix of it, the longest first; about `most` of them."""
+        """Ids of nodes that hold a prefix of these hashes, longest first; about `most`."""
         found = dict[str, None]()
         for name in reversed(names[: _known_prefix(names, self._holders)]):
             if len(found) >= most:
@@ -90,7 +92,7 @@ class PrefixIndex:
         return list(found)
 
     def send(self, node: Node, names: PrefixHashes) -> "SentPrompt":
-        """A prompt with these hashes is sent to the node, which will have them."""
+        """Record that a prompt with these hashes is sent to the node, which will have them."""
         cache = self._cache(node)
         thought = self.cached(node, names) // STRIDE
         last_use = cache.names[names[thought - 1]] if thought else 0
@@ -107,12 +109,12 @@ class PrefixIndex:
         return SentPrompt(self, node.node_id, names, thought, known_use, use, block)
 
     def computed(self, sent: "SentPrompt") -> None:
-        """The prompt was run."""
+        """Record that the prompt was run."""
         if cache := self._caches.get(sent.node_id):
             cache.pending.discard(sent.use)
 
     def had_less(self, sent: "SentPrompt") -> None:
-        """The expected prefix was not cached: drop all that was used no later."""
+        """The expected prefix was not cached: drop everything that was used no later."""
         cache = self._caches.get(sent.node_id)
         while cache and cache.names and next(iter(cache.names.values())) <= sent.known_use:
             self._unhold(sent.node_id, cache.names.popitem(last=False)[0])
@@ -160,7 +162,7 @@ class PrefixIndex:
 
 
 def _known_prefix(names: PrefixHashes, known: Container[bytes]) -> int:
-    """How many of the first hashes are known, by bisection: all before a known one are."""
+    """How many of the first hashes are known, by bisection: all before a known one are, too."""
     if not names or names[0] not in known:
         return 0
     low, high = 1, len(names)
@@ -174,6 +176,6 @@ def _known_prefix(names: PrefixHashes, known: Container[bytes]) -> int:
 
 
 def block_tokens(node: Node) -> int:
-    """Tokens of one of its blocks."""
+    """Tokens of one of the node's blocks."""
     size = (node.registration.kv_layout or {}).get("block_size")
     return size if isinstance(size, int) and size > 0 else USUAL_BLOCK

@@ -1,4 +1,4 @@
-"""A few of many nodes, so that a decision costs the same among a thousand as among ten."""
+"""Takes a few of many nodes: a decision costs the same among a thousand as among ten."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ MAX_CANDIDATES = 6
 def sample_nodes(
     nodes: Sequence[Node], wanted: Iterable[str], chance: Random, most: int = MAX_CANDIDATES
 ) -> Sequence[Node]:
-    """Those with a `wanted` id, and others that are drawn, up to `most` of these; or all.
+    """Nodes with a `wanted` id, and up to `most` others that are drawn; or all nodes.
 
-    `nodes` are in order of their ids.
+    `nodes` are sorted by id.
     """
     if len(nodes) <= most:
         return nodes
     found = [node for one in wanted if (node := _find(nodes, one))]
     start, step = chance.random(), len(nodes) / most
-    for number in range(most):  # evenly spaced from anywhere: no two are the same
+    for number in range(most):  # evenly spaced from a random start: no two are the same
         node = nodes[int((start + number) * step)]
         if node not in found:
             found.append(node)

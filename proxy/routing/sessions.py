@@ -9,7 +9,7 @@ from discovery.registry import Node
 from proxy.routing.plan import RoutingQuery
 from proxy.routing.policies import Policy
 
-POINTS = 64  # of each node: the busiest of many gets about a third more than its part
+POINTS = 64  # of each node: the busiest of many gets about a third more than its share
 POINT_BYTES = 8
 POINTS_OF_DIGEST = blake2b.MAX_DIGEST_SIZE // POINT_BYTES
 MOST_CROWDS = 16
@@ -18,12 +18,12 @@ MOST_KNOWN = 4096
 
 @dataclass(slots=True)
 class SessionAffinity:
-    """The node behind the session's place on a ring; requests without one go by `otherwise`.
+    """The node behind the session's place on a ring; requests without one use `otherwise`.
 
-    All nodes that were ever chosen among are on the ring, those of every model, and those that
-    may not be chosen are passed by: so when a node comes or goes, is in trouble or has no room,
-    only the sessions at its own places change their node, and nothing is built anew. Places
-    are of a node's address: it finds its sessions again after a restart.
+    All nodes that were ever candidates are on the ring, for all models, and nodes that are not
+    candidates are skipped. So when a node comes or goes, is unhealthy or has no room, only the
+    sessions at its own places change nodes, and nothing is rebuilt. Places belong to a node's
+    address, so it gets its sessions back after a restart.
     """
 
     otherwise: Policy
@@ -33,12 +33,12 @@ class SessionAffinity:
     _crowds: dict[int, tuple[Sequence[Node], Mapping[str, Node]]] = field(default_factory=dict)
 
     def choose(self, nodes: Sequence[Node], query: RoutingQuery, partner: Node | None) -> Node:
-        """See Policy. `nodes` does not change from then on: it is looked at once."""
+        """See Policy. `nodes` must not change afterwards, since it is indexed once."""
         if not query.request.session:
             return self.otherwise.choose(nodes, query, partner)
         here, owners, places = self._by_address(nodes), self._owners, self._places
         at = bisect_right(places, _points(query.request.session)[0])
-        while True:  # each of `nodes` is on the ring, and there is one at least
+        while True:  # each of `nodes` is on the ring, and there is at least one
             if at >= len(places):
                 at = 0
             if node := here.get(owners[places[at]]):
@@ -46,7 +46,7 @@ class SessionAffinity:
             at += 1
 
     def _by_address(self, nodes: Sequence[Node]) -> Mapping[str, Node]:
-        """It is mostly the same tuple from plan to plan."""
+        """Nodes by address; cached, since most plans pass the same tuple."""
         crowd = self._crowds.get(id(nodes))
         if crowd is None or crowd[0] is not nodes:
             crowd = nodes, {node.registration.http_address: node for node in nodes}
@@ -69,11 +69,11 @@ class SessionAffinity:
                 places = _points(f"{number} {address}")
                 self._owners.update(dict.fromkeys(places, address))
                 self._places += places
-        self._places.sort()  # mostly, a few behind many that are in order
+        self._places.sort()  # mostly a few after many that are sorted
 
 
 def _points(name: str) -> list[int]:
-    """As many as a digest has room for."""
+    """As many points as fit into a digest."""
     digest = blake2b(name.encode()).digest()
     starts = range(0, len(digest), POINT_BYTES)
     return [int.from_bytes(digest[at : at + POINT_BYTES], "big") for at in starts]

@@ -1,4 +1,4 @@
-"""The choices of one request go to the same nodes: its prompt is computed and moved once."""
+"""Sends all choices of a request to the same nodes: its prompt is run and moved once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,20 +16,20 @@ Family = tuple[str, int]
 class SiblingPlans:
     """Where the first of several choices went.
 
-    They are recognised by what `api/text_requests.py` makes of one call: ids that differ in the
-    number at their end, equal seeds, and a sample index for each but the first. Where the
-    first one's nodes are not available, it is planned anew; a prefill node that is full is to
-    be had, as the prompt is there already.
+    Choices are recognised by what `api/text_requests.py` makes of one call: ids that differ in
+    the number at their end, equal seeds, and a sample index for each but the first. If the
+    first one's nodes are not available, a choice is planned anew; a full prefill node counts as
+    available, since the prompt is there already.
     """
 
     _plans: dict[Family, tuple[str | None, str]] = field(default_factory=dict)
 
     def remember(self, request: Request, plan: Plan) -> None:
-        """Later choices of this request get this plan."""
+        """Give later choices of this request the same plan."""
         if family := _family(request):
             self._plans.pop(family, None)
             prefill = plan.prefill.node_id if plan.prefill else None
-            self._plans[family] = prefill, plan.decode.node_id  # the latest last
+            self._plans[family] = prefill, plan.decode.node_id  # most recent last
             while len(self._plans) > MOST_KNOWN:
                 del self._plans[next(iter(self._plans))]
 

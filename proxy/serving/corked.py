@@ -1,8 +1,8 @@
 """A uvicorn protocol that coalesces writes, as TCP_CORK does.
 
-Uvicorn writes a response's head, each chunk of its body and its end one by one, and each is a
-system call and a packet. Here the head waits for the first chunk, and the last chunk, which is
-known by its `[DONE]`, for the end: both follow in the same iteration of the event loop. If
+Uvicorn writes a response's head, each chunk of its body and its end separately, and each is a
+system call and a packet. Here the head waits for the first chunk, and the last chunk,
+recognised by its `[DONE]`, for the end: both follow in the same iteration of the event loop. If
 not, a callback flushes what was held back.
 """
 

@@ -29,7 +29,7 @@ EXPOSED_HEADERS = ", ".join(
 EXPOSE = b"access-control-expose-headers", EXPOSED_HEADERS.encode()
 PREFLIGHT = [
     (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
-    (b"access-control-max-age", b"7200"),  # seconds; Chromium believes no more
+    (b"access-control-max-age", b"7200"),  # seconds; Chromium accepts no more
 ]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Message = Mapping[str, Any]
@@ -37,9 +37,9 @@ Pair = tuple[bytes, bytes]
 
 
 def normalized_origin(origin: str) -> str:
-    """As browsers send it: in lower case, without the scheme's default port.
+    """The origin as browsers send it: in lower case, without the scheme's default port.
 
-    Raises ValueError for what is no origin.
+    Raises ValueError if it is not an origin.
     """
     if origin == ANY:
         return ANY
@@ -65,7 +65,7 @@ class CorsPolicy:
         return cls(frozenset(normalized_origin(one).encode() for one in allowed), open_to)
 
     def headers(self, path: str, request: Sequence[Pair]) -> list[Pair]:
-        """The CORS headers of an answer; none without an Origin, or for one not allowed.
+        """The CORS headers of an answer; none without an Origin, or if it is not allowed.
 
         `request` are the request's headers.
         """
@@ -88,7 +88,7 @@ class CorsMiddleware:
     origins: CorsPolicy
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
-        """One request, or the lifespan."""
+        """Handle one request, or the lifespan."""
         http = scope["type"] == "http"
         more = self.origins.headers(scope["path"], scope["headers"]) if http else []
         if more and _is_preflight(scope):
@@ -100,14 +100,14 @@ class CorsMiddleware:
 
 
 def with_cors(app: Asgi, origins: CorsPolicy) -> Asgi:
-    """Wraps the app where any origin is allowed."""
+    """Wrap the app if any origin is allowed."""
     return CorsMiddleware(app, origins) if origins.allowed else app
 
 
 def _with_headers(
     more: Sequence[Pair], send: Callable[[Message], Awaitable[None]]
 ) -> Callable[[Message], Awaitable[None]]:
-    """Adds headers to the answer. No coroutine of its own, as most messages are tokens."""
+    """Add headers to the answer. Not a coroutine, since most messages are tokens."""
 
     def begin(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":

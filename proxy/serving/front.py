@@ -127,7 +127,7 @@ class _Reply:
     started: bool = False
 
     async def stream(self, writer: AnyWriter) -> None:
-        """Starts with the first event, so that an earlier failure has its own HTTP status."""
+        """Start with the first event, so that an earlier failure has its own HTTP status."""
         async with aclosing(event_stream(writer, self.outlet, self._comment)) as events:
             async for event in events:
                 if not self.started:
@@ -205,7 +205,7 @@ async def _body(receive: Receive) -> bytes:
 def _cancelled_on_disconnect(
     receive: Receive, connection: ClientConnection | None
 ) -> Iterator[None]:
-    """Cancels the block when the client leaves, and raises ClientGone."""
+    """Cancel the block when the client leaves, and raise ClientGone."""
     task, gone = asyncio.current_task(), False
     assert task is not None, "an ASGI server runs each request as one"
 
@@ -238,7 +238,7 @@ class _DisconnectWatcher:
         if on_disconnect is not None:
             self.task = asyncio.create_task(self._wait(on_disconnect))
         elif self.task is not None:
-            self.task.cancel()  # it holds nothing, so nobody need wait for its end
+            self.task.cancel()  # it holds nothing, so its end need not be awaited
 
     async def _wait(self, on_disconnect: Callable[[], None]) -> None:
         while (await self.receive())["type"] != "http.disconnect":

@@ -1,10 +1,9 @@
-"""Keeps the garbage collector from traversing everything that was loaded, again and again."""
+"""Keeps the garbage collector from repeatedly traversing everything that was loaded."""
 
 import gc
 
-MOST_NEW = (
-    10_000  # objects between two collections of generation 0; a request makes some hundreds
-)
+# objects between two collections of generation 0; a request creates some hundreds
+MOST_NEW = 10_000
 
 
 def freeze_loaded_objects() -> None:

@@ -34,7 +34,7 @@ class CycleOutlet:
 
     @classmethod
     def of(cls, cycle: RequestResponseCycle) -> Self:
-        """To be made before the application waits for messages of the request."""
+        """Must be created before the application waits for messages of the request."""
         cycle.message_event = happened = NotifyingEvent()
         return cls(cycle, happened)
 
@@ -62,5 +62,5 @@ class CycleOutlet:
         return begun and not over and not cycle.flow.write_paused
 
     def write(self, body: bytes) -> None:
-        """One chunk, which must not be empty: that would be the end."""
+        """Write one chunk, which must not be empty: that would be the end."""
         self.cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))

@@ -1,1 +1,1 @@
-"""What happened to a request, and when. It is told in `proxy/observing/`."""
+"""What happened to a request, and when; `proxy/observing/` renders it."""

@@ -47,12 +47,12 @@ Prediction = tuple[float, float]
 
 @dataclass(slots=True)
 class ChoiceTimeline:
-    """Recorded by the pipeline; times are of the proxy's clock, in seconds.
+    """Recorded by the pipeline; times are in seconds of the proxy's clock.
 
     `ending` is a finish reason, `closed` by the proxy (its client left, or a stop string was
-    found), or `failed`. Tokens are those the client got; cached ones are what the first node
-    that accepted the prompt said (`prompted`); `stages` are summed over all tries. `trace`: the
-    trace context of its calls to nodes.
+    found), or `failed`. Tokens are those the client received; cached ones are those reported by
+    the first node that accepted the prompt (`prompted`); `stages` are summed over all tries.
+    `trace`: the trace context of its calls to nodes.
     """
 
     request: Request
@@ -66,10 +66,10 @@ class ChoiceTimeline:
     moves: int = 0
     prefill: Node | None = None
     decode: Node | None = None
-    planned_at: float | None = None  # first
+    planned_at: float | None = None  # of the first plan
     predicted: Prediction | None = None  # of the last plan
     first_at: float | None = None
-    last_at: float | None = None  # of the last token, where the answer came to its end
+    last_at: float | None = None  # of the last token, if the answer came to its end
     ended_at: float | None = None
     finish: FinishReason | None = None
     failure: str | None = None
@@ -168,8 +168,9 @@ class ChoiceTimeline:
 
     @property
     def prediction_ratios(self) -> Iterator[tuple[str, float]]:
-        """Actual over predicted time, to the first token and to the last; nothing where there
-        was a retry, a move to another decode node, or no regular end.
+        """Actual over predicted time, to the first token and to the last.
+
+        Nothing if there was a retry, a move to another decode node, or no regular end.
         """
         begun, first, last = self.planned_at, self.first_at, self.last_at
         if self.predicted is None or self.tries != 1 or self.moves:
@@ -222,7 +223,7 @@ class ChoiceTimeline:
         return next((_address(node) for node in nodes if node.node_id == node_id), node_id)
 
     def _nodes(self) -> str:
-        """Of the last try; a decode node alone has run the prompt too."""
+        """The nodes of the last try; a decode node alone has run the prompt too."""
         nodes = [node for node in (self.prefill, self.decode) if node]
         return "->".join(_address(node) for node in nodes) or "-"
 

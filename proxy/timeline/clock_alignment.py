@@ -1,13 +1,13 @@
 """Places the stages that nodes report on the proxy's clock. Pure.
 
-The clocks of two machines may differ by more than a stage takes. So a node reports durations
-only: how long each stage took, and how long after the arrival of the call it ended (`node_s`).
-The arrival, on the proxy's clock, lies within bounds: not before the leg was opened, and for
-each stage not later than its event arrived less `node_s`. The event that was delayed least
-gives the narrowest bounds, and their middle is taken, as in NTP (RFC 5905, section 8), as if
-both ways took equally long. The error is half the distance of the bounds at most: half a round
-trip, plus the time events wait at the node. All stages of a leg are shifted together, so the
-time between them is as exact as the node's clock.
+The clocks of two machines may differ by more than a stage takes. So a node reports only
+durations: how long each stage took, and how long after the arrival of the call it ended
+(`node_s`). The arrival, on the proxy's clock, lies within bounds: not before the leg was
+opened, and for each stage not later than the arrival of its event minus `node_s`. The event
+that was delayed least gives the narrowest bounds, and their middle is taken, as in NTP (RFC
+5905, section 8), as if both directions took equally long. The error is at most half the
+distance of the bounds: half a round trip, plus the time that events wait at the node. All
+stages of a leg are shifted together, so the time between them is as exact as the node's clock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class PlacedStage:
 
 @dataclass(slots=True)
 class LegTimeline:
-    """The events of one leg; `call` is None where its LegOpened was dropped.
+    """The events of one leg; `call` is None if its LegOpened was dropped.
 
     `ended`: when the leg ended, if that was before the choice did.
     """
@@ -52,7 +52,7 @@ class LegTimeline:
             self.ended = at
 
     def placed(self) -> Iterator[PlacedStage]:
-        """In the order in which the node reported them."""
+        """The stages in the order in which the node reported them."""
         arrived = self._arrival()
         for one in self.stages:
             ended = one.at if one.node_s is None else arrived + one.node_s
@@ -78,7 +78,7 @@ def leg_timelines(events: Sequence[TimelineEvent]) -> list[LegTimeline]:
 
 @dataclass(slots=True)
 class _Legs:
-    """Sorts events by leg. A new attempt ends all legs of the last one, when that failed."""
+    """Sorts events by leg. A new attempt ends all legs of the one that failed before it."""
 
     legs: list[LegTimeline] = field(default_factory=list)
     given_up: float = 0.0

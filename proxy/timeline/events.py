@@ -1,6 +1,6 @@
-"""The events of a choice's timeline; `at` is a time of the proxy's own clock, in seconds.
+"""The events of a choice's timeline; `at` is a time in seconds of the proxy's clock.
 
-Plain data without references to the cluster, as timelines are kept after nodes are gone.
+Plain data without references to the cluster, since timelines are kept after nodes are gone.
 `node` is the address of a node.
 """
 
@@ -26,7 +26,7 @@ class AttemptPlanned(msgspec.Struct, frozen=True, gc=False, array_like=True, tag
 
 
 class LegOpened(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="called"):
-    """A leg was opened. `span_id`: the span of this call, where requests are traced."""
+    """A leg was opened. `span_id`: the span of this call, if requests are traced."""
 
     at: float
     node: str
@@ -53,7 +53,7 @@ class StageEnded(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="st
 
 
 class PromptAccepted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="prompt"):
-    """A node accepted the prompt; so much of it was cached there, or fetched for it."""
+    """A node accepted the prompt, with this many tokens cached there or fetched for it."""
 
     at: float
     node: str

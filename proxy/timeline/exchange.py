@@ -14,7 +14,7 @@ class HttpExchange:
 
     Times are of the proxy's clock; `unix_s` is `received` as a Unix time. `owner` is the name
     of the caller's key, "" without keys. `request_id` is the id that the client sees, known
-    once the answer begins. None is what has not happened yet.
+    once the answer begins. Fields are None until they happen.
     """
 
     received: float
@@ -26,7 +26,7 @@ class HttpExchange:
     trace: Trace | None = None
     choices: list[ChoiceTimeline] = field(default_factory=list)
     tokenized: float | None = None
-    admitted: float | None = None  # None where nothing limits admission
+    admitted: float | None = None  # None if nothing limits admission
     ended: float | None = None
 
     def steps(self) -> Iterator[tuple[str, float, float]]:

@@ -10,7 +10,7 @@ from api.trace_context import TraceContext
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """`context` is the client's own, passed on as it is, unless this proxy makes spans: then
+    """`context` is the client's own, passed on unchanged, unless this proxy creates spans: then
     it is that of the request's `span`, and `new_id` makes the span id of each call.
     """
 

@@ -7,7 +7,7 @@ METRICS, STATUS, TIMELINE = "metrics", "status", "timeline"
 NODE, RATES = "node", "rates"
 
 QueryHandler = Callable[[str], bytes | None]
-"""From a query's subject to this worker's answer; None: it has nothing to say."""
+"""From a query's subject to this worker's answer; None: it has no answer."""
 UpdateHandler = Callable[[str, bytes | None], None]
 """Applies the new value of a shared name; None: it was deleted."""
 
@@ -24,27 +24,27 @@ class PeerWorkers(Protocol):
     query_handlers: dict[str, QueryHandler]
 
     async def put(self, kind: str, name: str, value: bytes | None) -> None:
-        """Set a shared value for all workers, later ones included; None deletes it.
+        """Set a shared value for all workers, including later ones; None deletes it.
 
-        Returns once all live workers have applied it, or after a timeout. The caller applies
-        it by itself.
+        Returns once all live workers have applied it, or after a timeout. The caller applies it
+        to itself.
         """
 
     async def ask(self, kind: str, subject: str = "") -> Sequence[bytes]:
-        """The answers of all other workers; one that does not answer in time is left out."""
+        """The answers of all other workers; one that does not answer in time is omitted."""
 
 
 class NoPeers:
-    """For a proxy of one process."""
+    """Implements PeerWorkers for a proxy of one process."""
 
     def __init__(self) -> None:
-        """Handlers may be registered; nothing calls them."""
+        """Handlers may be registered, but nothing calls them."""
         self.update_handlers: dict[str, UpdateHandler] = {}
         self.query_handlers: dict[str, QueryHandler] = {}
 
     async def put(self, kind: str, name: str, value: bytes | None) -> None:
-        """No other worker needs it."""
+        """Does nothing: there is no other worker."""
 
     async def ask(self, kind: str, subject: str = "") -> Sequence[bytes]:
-        """No other worker answers."""
+        """No answers: there is no other worker."""
         return ()

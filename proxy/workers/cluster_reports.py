@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class ClusterReports:
-    """Call `serve_status` and `serve_timelines` first: they say what this worker reports."""
+    """Call `serve_status` and `serve_timelines` first: they set what this worker reports."""
 
     peers: PeerWorkers
     _status: Callable[[], Json] = dict

@@ -1,7 +1,7 @@
 """The hub in the parent process: relays shared state and queries between proxy workers.
 
-A worker gets the next update once it has acknowledged the last one, so one that hangs delays
-nobody and costs no memory. Every `PAGE_S` the hub asks each worker for its metrics, so that
+A worker gets the next update once it has acknowledged the last one, so one that hangs delays no
+other and costs no memory. Every `PAGE_S` the hub asks each worker for its metrics, so that
 little is lost when one is killed; a worker that ends by itself sends them last.
 """
 
@@ -33,7 +33,7 @@ from proxy.workers.shared_state import SharedState
 
 TICK_S = 0.05
 PATIENCE_S = 0.5  # for the answer of one worker
-PAGE_S = 2.0  # how much of a killed worker's counts may be lost
+PAGE_S = 2.0  # the most of a killed worker's counts that may be lost, in seconds
 MAX_PENDING_QUERIES = 16  # of one worker
 
 WorkerId = int
@@ -123,7 +123,7 @@ class Hub:
             self._acknowledged.notify_all()
 
     async def _put(self, sender: WorkerConnection, request: PutRequest) -> None:
-        """Acknowledged once all workers have the entry, or after `patience_s`."""
+        """Store an entry; acknowledged once all workers have it, or after `patience_s`."""
         entry = request.entry
         version = self.state.put(entry.kind, entry.name, entry.value)
         for peer in self._connections.values():
@@ -150,7 +150,7 @@ class Hub:
         return [body for body in replies if body is not None]
 
     async def _ask(self, peer: WorkerConnection, kind: str, subject: str) -> bytes | None:
-        """The worker's answer; where it gives no metrics, the last page it gave."""
+        """The worker's answer; if it does not return metrics, its last page."""
         body = await self._query(peer, WorkerQuery(next(self._query_numbers), kind, subject))
         if kind == METRICS:
             if body is not None and self._connections.get(peer.worker) is peer:
@@ -172,7 +172,7 @@ class Hub:
             peer.pending.pop(query.number, None)
 
     async def _disconnect(self, peer: WorkerConnection) -> None:
-        """Unless the worker has connected again meanwhile, its metrics become departed ones."""
+        """Move the worker's metrics to the departed ones, unless it has connected again."""
         if self._connections.get(peer.worker) is peer:
             del self._connections[peer.worker]
             self.pages.depart(peer.worker)
@@ -194,6 +194,6 @@ class Hub:
 
 
 def _resolve(reply: "asyncio.Future[bytes | None] | None", body: bytes | None) -> None:
-    """The query may have timed out."""
+    """Resolve a reply, unless the query has timed out."""
     if reply is not None and not reply.done():
         reply.set_result(body)

@@ -27,7 +27,7 @@ from proxy.workers.messages import (
     send_message,
 )
 
-PATIENCE_S = 2.0  # more than the hub has with the other workers
+PATIENCE_S = 2.0  # more than the hub waits for the other workers
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class HubClient:
         return await self._call(BroadcastQuery(number, kind, subject))
 
     async def _call(self, request: PutRequest | BroadcastQuery) -> Sequence[bytes]:
-        """Send a request and wait for its reply; nothing where none comes in time."""
+        """Send a request and wait for its reply; empty if none comes in time."""
         reply = self._pending[request.number] = asyncio.Future()
         try:
             async with asyncio.timeout(self.patience_s):
@@ -108,7 +108,7 @@ class HubClient:
                 self._resolve(message.number, message.bodies)
 
     def _resolve(self, number: int, bodies: Sequence[bytes]) -> None:
-        """The call may have timed out."""
+        """Resolve a reply, unless the call has timed out."""
         reply = self._pending.get(number)
         if reply is not None and not reply.done():
             reply.set_result(bodies)

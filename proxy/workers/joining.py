@@ -54,7 +54,7 @@ class HubListener:
                 yield worker, connection
 
     def close(self) -> None:
-        """No worker can join any more."""
+        """Stop listening: no more workers can join."""
         self.listening.close()
 
     async def _admit(self, connection: socket.socket) -> int | None:

@@ -66,7 +66,7 @@ class BroadcastQuery(msgspec.Struct, frozen=True, tag="Ask"):
 
 
 class WorkerReply(msgspec.Struct, frozen=True, tag="Answer"):
-    """Worker to hub: the answer to a WorkerQuery; None: it has nothing to say."""
+    """Worker to hub: the answer to a WorkerQuery; None: it has no answer."""
 
     number: int
     body: bytes | None
@@ -114,13 +114,13 @@ _from_hub: msgspec.msgpack.Decoder[FromHub] = msgspec.msgpack.Decoder(FromHub)
 
 
 def encode_frame(message: FromWorker | FromHub) -> bytes:
-    """The message with its length before it."""
+    """The message, preceded by its length."""
     body = _encoder.encode(message)
     return len(body).to_bytes(LENGTH_PREFIX_BYTES, "big") + body
 
 
 def send_message(writer: asyncio.StreamWriter, message: FromWorker | FromHub) -> None:
-    """Queue it for sending; a lost connection is ignored, as its reader raises.
+    """Queue it for sending; a lost connection is ignored, since its reader raises.
 
     The check is there because uvloop raises on writing to a closed connection.
     """

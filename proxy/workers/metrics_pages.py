@@ -25,7 +25,7 @@ Combine = Callable[[float, float], float]
 
 
 def merge_metrics(pages: Iterable[bytes], *, cumulative_only: bool = False) -> bytes:
-    """One page of several; `cumulative_only`: without gauges, for processes that ended."""
+    """Merge pages; `cumulative_only`: without gauges, for processes that ended."""
     found = dict[str, Metric]()
     values = dict[tuple[str, str, Labels], Sample]()
     for page in pages:
@@ -85,7 +85,7 @@ class MetricsPages:
         self._last[worker] = page
 
     def last(self, worker: int) -> bytes | None:
-        """Its last page, for when it does not answer."""
+        """The worker's last page, for when it does not answer."""
         return self._last.get(worker)
 
     def depart(self, worker: int) -> None:

@@ -1,4 +1,4 @@
-"""One proxy process: alone with ports of its own, or a worker beside others and a hub."""
+"""One proxy process: alone with its own ports, or a worker beside others with a hub."""
 
 import asyncio
 import logging
@@ -53,8 +53,8 @@ class WorkerSettings(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class ProxyProcess:
-    """Owns the clients' listening socket and the source of node registrations, which is a
-    listener of its own or the hub. `discovery` is the address that nodes register at.
+    """Owns the clients' listening socket and the source of node registrations: its own
+    listener, or the hub. `discovery` is the address that nodes register at.
     """
 
     config: ProxyConfig
@@ -69,7 +69,7 @@ class ProxyProcess:
     def open(cls, config: ProxyConfig) -> "ProxyProcess":
         """Bind or join before anything is loaded, so that a taken port is reported at once.
 
-        A worker's `config` holds little; the parent sends the rest. Raises OSError.
+        A worker's `config` contains little; the parent sends the rest. Raises OSError.
         """
         if config.worker_of is None:
             return cls(config, bind_client_socket(config), NoPeers(), "")
@@ -81,7 +81,7 @@ class ProxyProcess:
         return cls(config, setup.client_socket, hub, settings.discovery, hub, number)
 
     def open_discovery(self, registry: Registry) -> None:
-        """Alone: bind the discovery port. As a worker: apply what the hub sends."""
+        """Alone, bind the discovery port; as a worker, apply what the hub sends."""
         if self.hub is None:
             self._listener = bind_discovery(self.config, registry)
             self.discovery = discovery_address(self.config, self._listener)
@@ -117,7 +117,7 @@ def bind_client_socket(config: ProxyConfig) -> socket.socket:
 
 
 def socket_address(listening: socket.socket) -> str:
-    """Its host and port."""
+    """Its host and port as an address."""
     host, port = listening.getsockname()[:2]
     return format_address(host, port)
 
@@ -141,8 +141,10 @@ def discovery_address(config: ProxyConfig, listener: Listener) -> str:
 
 @dataclass(slots=True)
 class NodeExpiry:
-    """Removes nodes whose heartbeats stopped, unless the hub is silent: then no heartbeats can
-    come through, so known nodes stay, and calls show whether they still answer.
+    """Removes nodes whose heartbeats stopped, unless the hub is silent.
+
+    While it is, no heartbeats can arrive, so known nodes stay, and calls show whether they
+    answer.
     """
 
     registry: Registry

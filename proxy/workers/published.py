@@ -15,8 +15,9 @@ _decoder = msgspec.msgpack.Decoder(ReceivedRegistration)
 
 @dataclass(slots=True)
 class PublishedRegistry(Registry):
-    """A Registry that publishes each registration; workers expire silent nodes by themselves,
-    as they are told when each was heard.
+    """A Registry that publishes each registration, with the time it was received.
+
+    Workers therefore expire silent nodes by themselves.
     """
 
     state: SharedState = field(default_factory=SharedState)

@@ -30,11 +30,11 @@ class SharedRates:
     _published: frozenset[Total] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        """Updates may come from now on."""
+        """Register for updates, which may come from now on."""
         self.peers.update_handlers[RATES] = self._apply
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Publish until cancelled."""
         while True:
             await asyncio.sleep(self.publish_s)
             await self.publish()

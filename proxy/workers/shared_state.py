@@ -19,7 +19,7 @@ Key = tuple[str, str]
 @dataclass(slots=True)
 class SharedState:
     """Entries in the order of their last change; deleted ones stay as tombstones for a while,
-    so that readers that have the value hear of its end.
+    so that readers that have the value learn of its deletion.
     """
 
     version: int = 0
@@ -27,7 +27,7 @@ class SharedState:
     _tombstones: OrderedDict[Key, None] = field(default_factory=OrderedDict)
 
     def put(self, kind: str, name: str, value: bytes | None) -> int:
-        """Set the value, None to delete it; the version of this change."""
+        """Set the value, or delete it with None; returns the version of this change."""
         key = (kind, name)
         self.version += 1
         self._entries[key] = (self.version, SharedEntry(kind, name, value))
@@ -41,7 +41,7 @@ class SharedState:
         return self.version
 
     def forget(self, kind: str, name: str) -> None:
-        """Delete it without a tombstone: readers expire this one by themselves."""
+        """Delete it without a tombstone: readers expire it by themselves."""
         self._entries.pop((kind, name), None)
         self._tombstones.pop((kind, name), None)
 

@@ -1,1 +1,1 @@
-"""The forms in which models write calls: how each is read, and how it is written."""
+"""The formats in which models write calls: a parser and a grammar for each."""

@@ -30,7 +30,7 @@ TYPE, FENCE, JSON_FENCE = "function", "```", "```json"
 
 
 def _fenced_call(out: ParserOutput) -> Steps:
-    """Its type comes first, of which there is only one."""
+    """The format of V3 and R1: the call's type comes first, of which there is only one."""
     yield from name_until((yield from skip_space()), SEPARATOR)
     name = yield from name_until((yield from skip_space()), JSON_FENCE)
     yield from read_json_call(out, name, FENCE, END)

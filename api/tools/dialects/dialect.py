@@ -10,7 +10,7 @@ from api.tools.call_formats import CallableTools
 from api.tools.parsing.output import Parser
 from engine.grammars.structural_tags import Format
 
-SHORT_ID = 9  # letters, and no more: Mistral's templates refuse all others
+SHORT_ID = 9  # letters and digits: Mistral's templates refuse all others
 ALPHANUMERIC = string.ascii_letters + string.digits
 
 
@@ -29,7 +29,8 @@ def short_id(name: str = "", number: int = 0) -> str:
 @dataclass(frozen=True, slots=True)
 class UnmarkedCalls:
     """Grammars for calls that begin an answer without a marker. `begins` gives a regular
-    expression of all beginnings of a call of one function. Text never has `excluded_markers`.
+    expression of all possible beginnings of a call of one function. Text must not have
+    `excluded_markers`.
     """
 
     begins: Callable[[str], str]
@@ -48,19 +49,20 @@ class WritesMessages(Protocol):
 class Dialect:
     """The syntax in which one family of models writes tool calls.
 
-    `parser` reads calls. `write` builds the grammar of an answer that is calls; None: such
-    models call before the part that a grammar holds. `markers` are read as text even where they
-    are special tokens. Calls begin with one of `first_letters`; None: with anything.
+    `parser` parses calls. `write` builds the grammar of an answer that consists of calls; None:
+    such models call before the part of the answer that a grammar constrains. `markers` are
+    detokenized as text even if they are special tokens. Calls begin with one of
+    `first_letters`; None: with anything.
 
-    `start_markers`: all markers that a call may begin with; none: text may look like a call.
+    `start_markers`: all markers that a call may begin with; empty: text may look like a call.
     `text_markers` must not be special tokens, as `write` spells them as text. `wrapper_tokens`
     are special tokens that such models put around their text. `messages` builds the grammar of
-    an answer in channels. `unmarked`: grammars where text may look like a call.
-    `strict_parser` reads only calls that a grammar can hold, where `parser` reads more.
+    an answer in channels. `unmarked`: grammars for calls without a marker. `strict_parser`
+    parses only calls that a grammar can express, while `parser` accepts more.
 
-    A chat template is for this dialect if it has all `template_signs` and no `foreign_signs`.
-    `new_id` makes an id that the template accepts, from the function's name and the number of
-    the call in the conversation.
+    A chat template belongs to this dialect if it has all `template_signs` and no
+    `foreign_signs`. `new_id` makes an id that the template accepts, from the function's name
+    and the number of the call in the conversation.
     """
 
     parser: Parser

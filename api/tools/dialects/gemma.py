@@ -1,4 +1,4 @@
-"""Calls as Gemmas write them: texts between marks that no text has.
+"""Calls in Gemma's format: strings between marks that never occur in text.
 
 <|tool_call>call:f{a:<|"|>x<|"|>,b:1,c:[<|"|>y<|"|>],d:{k:true}}<tool_call|>     Gemma 4
 <start_function_call>call:f{a:<escape>x<escape>,b:1}<end_function_call>          FunctionGemma
@@ -51,7 +51,7 @@ UNQUOTED = r"([{}\[\],:])|([^{}\[\],:<]+|<)"
 
 @dataclass(frozen=True, slots=True)
 class QuotedForm:
-    """The marks around a call, and the one on both sides of a text."""
+    """The marks around a call, and the mark on both sides of a string."""
 
     opens: str
     closes: str
@@ -59,11 +59,11 @@ class QuotedForm:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All of them."""
+        """All marks."""
         return self.opens, self.closes, self.quote
 
     def parser(self, out: ParserOutput, offered: OfferedFunctions) -> Steps:
-        """Each call has marks of its own; text may stand between them."""
+        """Parse an answer: each call has its own marks; text may come between calls."""
         del offered
         return calls_after_markers(out, self._call, self.opens)
 
@@ -86,8 +86,8 @@ class QuotedForm:
         out.drop_held()
 
     def _argument(self, out: ParserOutput, before: str) -> TextSteps:
-        """A text is said as it comes, all else when it is whole; comes to what stands behind
-        it.
+        """Emit a string as it comes, any other value when it is complete; returns the first
+        character after it.
         """
         letter = yield from skip_space()
         if letter != self.quote[0]:
@@ -103,7 +103,7 @@ class QuotedForm:
         return letter
 
     def _value(self, letter: str) -> Generator[None, str, tuple[str, str]]:
-        """Comes to it as JSON, and to the comma or brace behind it; raises NotACall."""
+        """Returns the value as JSON, and the comma or brace after it; raises NotACall."""
         read, depth, quoted = "", 0, False
         while quoted or depth or letter not in ",}":
             read += letter
@@ -115,7 +115,7 @@ class QuotedForm:
         return self._as_json(read), letter
 
     def _as_json(self, text: str) -> str:
-        """Raises NotACall for what is none when its words are quoted."""
+        """The value as JSON, with its words quoted; raises NotACall if that is not JSON."""
         converted = "".join(self._parts(text))
         try:
             msgspec.json.decode(converted)
@@ -136,12 +136,12 @@ class QuotedForm:
                 yield word if not is_key and _is_atom(word) else _as_word(word, is_key=is_key)
 
     def write(self, tools: CallableTools) -> Format:
-        """Calls behind one another."""
+        """Format calls, one directly after another."""
         return tools.calls(self._written)
 
     def _written(self, name: str, schema: Schema) -> Format:
         plain = resolve_reference(schema, schema)
-        anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))  # and a brace
+        anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))  # braces included
         inner = seq("{", anything) if is_open(plain) else self._object(plain, schema, DEEPEST)
         return seq(tokens(self.opens), f"call:{name}", inner, tokens(self.closes))
 

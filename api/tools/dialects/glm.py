@@ -37,19 +37,19 @@ from engine.grammars.structural_tags import Format
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """`word` is in all tags. A call may be an `object` instead."""
+    """The syntax of calls; `word` is in all tags. A call may be an `object` instead."""
 
     word: str = ""
     object: ObjectForm | None = None
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Tags that open, and those that close, of calls, keys and values."""
+        """The opening and closing tags of calls, keys and values."""
         names = [f"{self.word}{one}" for one in ("tool_call", "arg_key", "arg_value")]
         return tuple(f"<{slash}{one}>" for one in names for slash in ("", "/"))
 
     def parser(self, out: ParserOutput, offered: OfferedFunctions) -> Steps:
-        """Each call has tags of its own; text may stand between them."""
+        """Parse an answer: each call has its own tags; text may come between calls."""
         types = ArgumentTypes(offered)
         return calls_after_markers(out, partial(self._call, types=types), self.markers[0])
 
@@ -72,14 +72,14 @@ class PairForm:
         out.end_call()
 
     def _goes_on(self, letter: str) -> Generator[None, str, bool]:
-        """Behind `<`: whether one more argument comes, or the call's end; raises NotACall."""
+        """After `<`: whether one more argument follows, or the call's end; raises NotACall."""
         _, closes, key, *_ = self.markers
         more = letter != "/"
         yield from literal(letter, (key if more else closes)[1:])
         return more
 
     def write(self, tools: CallableTools) -> Format:
-        """With line breaks where the template has them."""
+        """Format calls, with line breaks if the template has them."""
         opens, closes, key, end_of_key, value, end_of_value = self.markers
         if self.object and key not in tools.template:
             return self.object.write(tools)

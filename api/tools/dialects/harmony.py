@@ -1,9 +1,9 @@
-"""Calls as gpt-oss writes them: messages to functions, in OpenAI's Harmony.
+"""Calls in gpt-oss's format: messages to functions, in OpenAI's Harmony format.
 
     <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
 
-What reads its channels (`api/reasoning/channels.py`) gives all headers of calls this form, and
-leaves of other messages the text.
+The reader of its channels (`api/reasoning/channels.py`) gives all headers of calls this form,
+and keeps only the text of other messages.
 """
 
 from dataclasses import replace
@@ -40,7 +40,9 @@ LONGEST_HEADER = 400  # characters
 
 
 def harmony(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Each is named by its header: the client is told of it, offered or not."""
+    """Parse an answer. A call's header names its function; the client gets calls of any
+    function, offered or not.
+    """
     del offered
     return calls_after_markers(out, _call, FUNCTION)
 
@@ -56,7 +58,7 @@ def _call(out: ParserOutput) -> Steps:
 
 
 def _header() -> TextSteps:
-    """Comes to all of it; raises NotACall."""
+    """Returns the whole header; raises NotACall."""
     header = ""
     while not header.endswith(MESSAGE):
         header += yield
@@ -66,8 +68,8 @@ def _header() -> TextSteps:
 
 
 def write_messages(tools: CallableTools, *, begun: bool) -> Format:
-    """All of an answer: messages, the last of which may be a call. `begun`: it goes on in the
-    middle of the first one.
+    """The grammar of a whole answer: messages, the last of which may be a call. `begun`: it
+    begins in the middle of a message.
     """
     channel = Either(tuple(map(ConstString, CHANNELS)))
     header = seq(tokens(CHANNEL), channel, Optional(_CONTENT_TYPE), tokens(MESSAGE))
@@ -79,7 +81,7 @@ def write_messages(tools: CallableTools, *, begun: bool) -> Format:
 
 
 def _written(name: str, schema: Schema) -> Format:
-    """The channel may stand behind the function, too."""
+    """A call; its channel may also come after the function."""
     return seq(name, _WHERE, Optional(_CONTENT_TYPE), tokens(MESSAGE), arguments_format(schema))
 
 
@@ -87,7 +89,7 @@ _WHERE = Optional(seq(tokens(CHANNEL), "commentary"))
 _JSON = Either((ConstString("json"), ConstString("code")))
 _PLAIN_TYPE = seq(" ", Optional(Token(CONSTRAIN)), _JSON)
 _CONTENT_TYPE = Either((_PLAIN_TYPE, seq(Token(CONSTRAIN), _JSON)))
-"""Of a message: behind a name it has to begin with something else."""
+"""The content type of a message: directly after a name it has to begin differently."""
 HARMONY = Dialect(
     harmony,
     None,

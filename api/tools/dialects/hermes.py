@@ -33,8 +33,8 @@ from engine.grammars.structural_tags import Format
 
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """The marks around each object, behind the first of which there may be a `second`, and what
-    stands between marks and the object.
+    """The marks around each object; `second` may follow the first mark; `before` and `behind`
+    are the texts between marks and the object.
     """
 
     opens: str
@@ -45,11 +45,11 @@ class ObjectForm:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All of them."""
+        """All marks."""
         return tuple(filter(None, (self.opens, self.second, self.closes)))
 
     def parser(self, out: ParserOutput, offered: OfferedFunctions) -> Steps:
-        """Each call has marks of its own; text may stand between them."""
+        """Parse an answer: each call has its own marks; text may come between calls."""
         del offered
         return calls_after_markers(out, self._call, self.opens)
 
@@ -59,8 +59,8 @@ class ObjectForm:
         yield from self.call(out, (yield from skip_space()))
 
     def call(self, out: ParserOutput, letter: str) -> Steps:
-        """The object, which begins with this letter. A mark that closes is not missed where it
-        is not. Raises NotACall.
+        """Parse the object, which begins with this letter. The closing mark may be missing.
+        Raises NotACall.
         """
         yield from call_object(out, letter, any_name)
         if self.closes:
@@ -70,7 +70,7 @@ class ObjectForm:
     def write(
         self, tools: CallableTools, *, key: str = "arguments", between: str = "\n"
     ) -> Format:
-        """One behind the other."""
+        """Format calls, one after another."""
         return tools.calls(partial(self._written, key=key), between)
 
     def _written(self, name: str, schema: Schema, key: str) -> Format:
@@ -86,7 +86,7 @@ PLUGIN_SIGN = PLUGIN.opens + PLUGIN.second
 
 
 def write_plugin(tools: CallableTools) -> Format:
-    """Models were trained with one word for arguments; templates may have the other."""
+    """Format calls with the arguments' key as the template has it, or else as in training."""
     key = "arguments" if '"arguments": ' in tools.template else "parameters"
     return PLUGIN.write(tools, key=key, between="")
 

@@ -30,7 +30,7 @@ MARKERS = (SECTION, END_OF_SECTION, CALL, END, SEPARATOR, KEY, END_OF_KEY, VALUE
 
 
 def hy3(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Text may stand around sections."""
+    """Parse an answer: text may come around sections."""
     call = partial(_call, types=ArgumentTypes(offered))
     return SectionForm((SECTION,), (END_OF_SECTION,), CALL, call).parser()(out, offered)
 
@@ -48,7 +48,7 @@ def _call(out: ParserOutput, types: ArgumentTypes) -> Steps:
 
 
 def _goes_on() -> Generator[None, str, bool]:
-    """Whether one more argument comes, or the call's end; raises NotACall."""
+    """Whether one more argument follows, or the call's end; raises NotACall."""
     yield from literal((yield from skip_space()), "<")
     letter = yield
     more = letter != "/"
@@ -57,7 +57,7 @@ def _goes_on() -> Generator[None, str, bool]:
 
 
 def write(tools: CallableTools) -> Format:
-    """A section, with line breaks as the template has them."""
+    """Format a section, with line breaks if the template has them."""
     texts = TextArguments(KEY, f"{END_OF_KEY}\n{VALUE}", f"{END_OF_VALUE}\n")
 
     def written(name: str, schema: Schema) -> Format:

@@ -44,8 +44,9 @@ IS_TEXT = {"true": STRING_ONLY, "false": ANY_TYPE - STRING_ONLY}
 
 @dataclass(frozen=True, slots=True)
 class InvokeForm:
-    """`word` is in all tags. `declares_types`: each argument says whether it is a string.
-    `around`: markers before a call, behind its type `function`, and behind the call.
+    """The syntax of calls. `word` is in all tags. `declares_types`: each argument says whether
+    it is a string. `around`: the markers before a call, after its type `function`, and after
+    the call.
     """
 
     opens: tuple[str, ...]
@@ -56,11 +57,11 @@ class InvokeForm:
 
     @property
     def mark(self) -> str:
-        """Before the name of a function."""
+        """The text before the name of a function."""
         return f'<{self.word}invoke name="'
 
     def parser(self) -> Parser:
-        """Text may stand around sections."""
+        """The parser of an answer: text may come around sections."""
 
         def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
             types = ArgumentTypes(offered)
@@ -71,7 +72,7 @@ class InvokeForm:
         return parse
 
     def _marked(self, out: ParserOutput, types: ArgumentTypes) -> Steps:
-        """The type may be missing, and the mark behind the call, which is not missed."""
+        """Parse a call with its marks; its type and the mark after the call may be missing."""
         assert self.around
         _, separator, end = self.around
         letter = yield from skip_space()
@@ -95,7 +96,7 @@ class InvokeForm:
         out.end_call()
 
     def _goes_on(self) -> Generator[None, str, bool]:
-        """Whether another argument comes, or the call's end; raises NotACall."""
+        """Whether another argument follows, or the call's end; raises NotACall."""
         yield from literal((yield from skip_space()), "<")
         letter = yield
         if letter == "/":
@@ -105,7 +106,7 @@ class InvokeForm:
         return True
 
     def _declared_types(self) -> Generator[None, str, JsonTypes | None]:
-        """What the argument says of itself; None: the schema says it. Raises NotACall."""
+        """The types that the argument declares; None: the schema decides. Raises NotACall."""
         letter = yield
         if letter == ">":
             return None
@@ -115,7 +116,7 @@ class InvokeForm:
         return IS_TEXT.get(is_text)
 
     def write(self, tools: CallableTools, opens: str, closes: str) -> Format:
-        """A section of calls."""
+        """Format a section of calls."""
         string = ' string="{}"' if self.declares_types else ""
         texts = TextArguments(
             f'<{self.word}parameter name="',
@@ -145,12 +146,12 @@ DSML = InvokeForm(
 
 
 def write_m2(tools: CallableTools) -> Format:
-    """There is one section."""
+    """Format one section in MiniMax M2's syntax."""
     return M2.write(tools, M2.opens[0], M2.closes[0])
 
 
 def write_dsml(tools: CallableTools) -> Format:
-    """The section's name is the template's."""
+    """Format one section in DeepSeek's syntax, under the name that the template has for it."""
     which = 0 if SECTIONS[0] in tools.template else 1
     return DSML.write(tools, DSML.opens[which], DSML.closes[which])
 
@@ -161,7 +162,7 @@ STEP = InvokeForm(*STEP_SECTION, "steptml:", around=STEP_CALL)
 
 
 def write_step(tools: CallableTools) -> Format:
-    """There is one section."""
+    """Format one section in Step 3's syntax."""
     return STEP.write(tools, STEP.opens[0], STEP.closes[0])
 
 

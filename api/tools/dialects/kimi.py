@@ -25,7 +25,7 @@ from engine.grammars.structural_tags import Format, Regex
 
 OPENS = "<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"
 CLOSES = "<|tool_calls_section_end|>", "<|tool_call_section_end|>"
-"""Some models leave the plural out."""
+"""Some models write the markers in the singular."""
 CALL, ARGUMENTS, END = (
     "<|tool_call_begin|>",
     "<|tool_call_argument_begin|>",
@@ -45,7 +45,7 @@ def _call(out: ParserOutput) -> Steps:
 
 
 def new_id(name: str, number: int) -> str:
-    """What the model itself would call it."""
+    """The id that the model itself would give the call."""
     return f"{NAMESPACE}{name}:{number}"
 
 
@@ -53,7 +53,7 @@ kimi_k2 = SectionForm(OPENS, CLOSES, CALL, _call).parser()
 
 
 def write(tools: CallableTools) -> Format:
-    """A section of calls, with whatever numbers the model gives them."""
+    """Format a section of calls; their numbers may be any that the model writes."""
     return seq(tokens(OPENS[0]), tools.calls(_written), tokens(CLOSES[0]))
 
 

@@ -1,4 +1,4 @@
-"""The forms in which models write calls, by name, and which of them a chat template is for."""
+"""All dialects by name, and the choice of the one that a chat template belongs to."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -58,7 +58,7 @@ ToolCallParser = Literal[
     "xlam",
 ]
 AUTO: ToolCallParser = "auto"
-KNOWN_TEMPLATES = 32  # what they are for is known: each is looked through once
+KNOWN_TEMPLATES = 32  # templates whose dialect is cached: each is searched once
 
 DIALECTS: Mapping[str, Dialect] = {
     "apriel": listed.APRIEL,
@@ -94,11 +94,11 @@ DIALECTS: Mapping[str, Dialect] = {
     "step3": invoke.STEP_3,
     "xlam": xlam.XLAM,
 }
-"""The first whose template it is counts."""
+"""The order matters: the first dialect whose signs a template has is chosen."""
 
 
 def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
-    """What was told, or else the one that the chat template is for; None: there is none.
+    """The given dialect, or else the one of the chat template; None: there is none.
 
     A tokenizer may have several templates by name.
     """
@@ -118,7 +118,7 @@ def _is_for(text: str, dialect: Dialect) -> bool:
 
 
 def template_text(template: object) -> str:
-    """All of a chat template, or of several; empty where there is none."""
+    """The whole text of a chat template, or of several; empty if there is none."""
     if isinstance(template, str):
         return template
     if isinstance(template, Mapping):

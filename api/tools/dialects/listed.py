@@ -37,7 +37,7 @@ RESPONSE, END_OF_RESPONSE = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
 
 def _parser(opens: str, closes: str = "") -> Parser:
     def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-        """Calls follow the mark; text may come before it."""
+        """Parse an answer: calls follow the mark; text may come before it."""
         del offered
         return calls_after_markers(out, partial(_calls, closes=closes), opens)
 
@@ -45,7 +45,7 @@ def _parser(opens: str, closes: str = "") -> Parser:
 
 
 def _calls(out: ParserOutput, closes: str) -> Steps:
-    """A mark that closes is not missed where it is not."""
+    """Parse a list of calls; the closing mark may be missing."""
     yield from call_list(out, (yield from skip_space()), any_name)
     if closes:
         yield from literal((yield from skip_space()), closes)
@@ -53,7 +53,7 @@ def _calls(out: ParserOutput, closes: str) -> Steps:
 
 
 def functools(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """A list's beginning is part of the mark."""
+    """Parse an answer; here the beginning of the list is part of the mark."""
     del offered
     return calls_after_markers(
         out, partial(call_list, letter="[", accepts=any_name), WHOLE_MARK

@@ -32,20 +32,20 @@ TAG = "<|python_tag|>"
 
 
 def llama3_json(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Calls begin the answer, or follow the tag."""
+    """Parse an answer: calls begin it, or follow the tag."""
     while True:
         yield from attempt_call(out, _calls(out, offered), marked=False)
         yield from content_until(out, TAG)
 
 
 def llama3_json_name_first(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Calls begin the answer, each with its name."""
+    """Parse an answer that begins with calls, each of which begins with its name."""
     yield from attempt_call(out, _calls(out, offered, name_first=True), marked=False)
     yield from rest_as_content(out)
 
 
 def _calls(out: ParserOutput, offered: OfferedFunctions, *, name_first: bool = False) -> Steps:
-    """One after the other, until something else comes."""
+    """Parse calls one after another, until something else comes."""
     letter = yield from skip_space()
     while True:
         yield from call_object(out, letter, offered_only(offered), name_first=name_first)
@@ -55,17 +55,17 @@ def _calls(out: ParserOutput, offered: OfferedFunctions, *, name_first: bool = F
 
 
 def write(tools: CallableTools) -> Format:
-    """Objects behind one another."""
+    """Format objects, one after another."""
     return tools.calls(partial(json_call_format, key="parameters"), "; ")
 
 
 def begins(name: str) -> str:
-    """What tells a call from other JSON."""
+    """A regular expression that distinguishes a call from other JSON."""
     return rf'{BLANKS}\{{{BLANKS}"name"{BLANKS}:{BLANKS}"{name}"'
 
 
 def write_name_first(tools: CallableTools) -> Format:
-    """Begun as models may write them."""
+    """Format calls in the forms that models may write, with the name first."""
     comma, colon = Regex(f"{BLANKS},{BLANKS}"), Regex(f"{BLANKS}:{BLANKS}")
 
     def written(name: str, schema: Schema) -> Format:

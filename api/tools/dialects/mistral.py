@@ -30,7 +30,7 @@ TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
 def mistral(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Calls follow the tag; text may come before it."""
+    """Parse an answer: calls follow the tag; text may come before it."""
     del offered
     return calls_after_markers(out, _calls, TAG)
 
@@ -66,7 +66,7 @@ def _named(out: ParserOutput, letter: str) -> Steps:
 
 
 def write(tools: CallableTools) -> Format:
-    """As the template has it: newer ones have a mark before arguments."""
+    """Format calls as the template does: newer ones have a mark before the arguments."""
     if ARGS in tools.template:
         return tools.calls(_written)
     return seq(tokens(TAG), "[", tools.calls(json_call_format, ", "), "]")

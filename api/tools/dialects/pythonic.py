@@ -56,45 +56,45 @@ OPENS, CLOSES = "<|tool_call_start|>", "<|tool_call_end|>"
 PYTHON, END_OF_PYTHON = "<|python_start|>", "<|python_end|>"
 LINES, END_OF_LINES = "<function_calls>", "</function_calls>"
 ANY_KEY = "[A-Za-z_][A-Za-z0-9_]*"
-SIGNS = "<|tool_", "_start|>"  # of a call, or of the list of tools
+SIGNS = "<|tool_", "_start|>"  # the beginning of a call, or of the list of tools
 SHOWN = "[func_name1("  # what templates tell models to write
 LLAMA_4 = "<|header_start|>"
 KEY_LETTERS = frozenset(string.ascii_letters + string.digits + "_-$")
 
 
 def lfm2(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """A list of calls is behind the mark; text may come before it."""
+    """Parse an answer: a list of calls follows the mark; text may come before it."""
     del offered
     return calls_after_markers(out, partial(_listed, closes=CLOSES, accepts=any_name), OPENS)
 
 
 def pythonic(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """A list of calls is the whole answer."""
+    """Parse an answer that is a list of calls."""
     yield from attempt_call(out, _bare(out, offered), marked=False)
     yield from rest_as_content(out)
 
 
 def llama4(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """A list of calls begins the answer, or is behind the mark."""
+    """Parse an answer: a list of calls begins it, or follows the mark."""
     yield from attempt_call(out, _bare(out, offered), marked=False)
     listed = partial(_listed, closes=END_OF_PYTHON, accepts=offered_only(offered))
     yield from calls_after_markers(out, listed, PYTHON)
 
 
 def olmo3(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Calls are behind the mark, up to the one that closes; text may come before it."""
+    """Parse an answer: calls stand between two marks; text may come before the first."""
     del offered
     return calls_after_markers(out, _lines, LINES)
 
 
 def _bare(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """Its first letter may have been read."""
+    """Parse a list without marks; its first letter may have been read already."""
     letter = out.held.strip(SPACE) or (yield from skip_space())
     yield from _list(out, letter, offered_only(offered))
 
 
 def _listed(out: ParserOutput, closes: str, accepts: Accepts) -> Steps:
-    """A mark that closes is not missed where it is not."""
+    """Parse a list of calls; the closing mark may be missing."""
     yield from _list(out, (yield from skip_space()), accepts)
     yield from literal((yield from skip_space()), closes)
     out.drop_held()
@@ -140,22 +140,22 @@ def _call(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
 
 
 def write(tools: CallableTools) -> Format:
-    """A list between marks. Values are JSON, which Python has, too, but for its words."""
+    """Format a list between marks. Values are JSON, which is Python except for constants."""
     return seq(tokens(OPENS), write_bare(tools), tokens(CLOSES))
 
 
 def write_bare(tools: CallableTools) -> Format:
-    """A list alone, as templates show it."""
+    """Format a list alone, as templates show it."""
     return seq("[", tools.calls(_written, ", "), "]")
 
 
 def begins(name: str) -> str:
-    """What tells a list of calls from other lists, of which text may be."""
+    """A regular expression that distinguishes a list of calls from lists that are text."""
     return rf"{BLANKS}\[{BLANKS}{re.escape(name)}{BLANKS}\("
 
 
 def write_begun(tools: CallableTools) -> Format:
-    """A list alone, begun as models may write it."""
+    """Format a list alone, with any beginning that models may write."""
 
     def first(name: str, schema: Schema) -> Format:
         return seq(Regex(begins(name)), _arguments(schema), ")")
@@ -166,7 +166,7 @@ def write_begun(tools: CallableTools) -> Format:
 
 
 def write_lines(tools: CallableTools) -> Format:
-    """One on each line."""
+    """Format calls, one on each line."""
     return seq(tokens(LINES), tools.calls(_written, "\n"), tokens(END_OF_LINES))
 
 

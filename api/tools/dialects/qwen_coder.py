@@ -37,7 +37,7 @@ END_OF_FUNCTION, END_OF_PARAMETER = "/function>", "</parameter>"
 
 def _parser(opens: str, closes: str) -> Parser:
     def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-        """Each call has tags of its own; text may stand between them."""
+        """Parse an answer: each call has its own tags; text may come between calls."""
         call = partial(_call, types=ArgumentTypes(offered), closes=closes)
         return calls_after_markers(out, call, opens)
 
@@ -73,12 +73,12 @@ qwen3_coder, seed_oss = _parser(*TAGS), _parser(*SEED_TAGS)
 
 
 def write(tools: CallableTools) -> Format:
-    """Values of Qwen3-Coder have lines of their own."""
+    """Format calls of Qwen3-Coder, with each value on its own lines."""
     return _write(tools, TAGS, TextArguments("<parameter=", ">\n", "\n</parameter>\n"))
 
 
 def write_seed(tools: CallableTools) -> Format:
-    """Those of Seed-OSS have not."""
+    """Format calls of Seed-OSS, without line breaks around values."""
     texts = TextArguments("<parameter=", ">", "</parameter>\n", line="\n")
     return _write(tools, SEED_TAGS, texts)
 

@@ -34,7 +34,7 @@ LANGUAGE = "json"
 
 
 def xlam(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-    """A list begins the answer, or follows a mark."""
+    """Parse an answer: a list begins it, or follows a mark."""
     accepts = offered_only(offered)
     yield from attempt_call(out, _bare(out, accepts), marked=False)
     while True:
@@ -46,7 +46,7 @@ def xlam(out: ParserOutput, offered: OfferedFunctions) -> Steps:
 
 
 def _bare(out: ParserOutput, accepts: Accepts) -> Steps:
-    """Its first letter may have been read."""
+    """Parse a list without marks; its first letter may have been read already."""
     letter = out.held.strip(SPACE) or (yield from skip_space())
     yield from call_list(out, letter, accepts)
 
@@ -62,7 +62,7 @@ def _fenced(out: ParserOutput, accepts: Accepts) -> Steps:
 
 
 def _marked(out: ParserOutput, closes: str) -> Steps:
-    """A mark that closes is not missed where it is not."""
+    """Parse a list of calls; the closing mark may be missing."""
     yield from call_list(out, (yield from skip_space()), any_name)
     if closes:
         yield from literal((yield from skip_space()), closes)
@@ -70,7 +70,7 @@ def _marked(out: ParserOutput, closes: str) -> Steps:
 
 
 def write(tools: CallableTools) -> Format:
-    """A list alone, as templates show it."""
+    """Format a list alone, as templates show it."""
     return seq("[", tools.calls(json_call_format, ", "), "]")
 
 

@@ -31,16 +31,16 @@ MAY_END = frozenset({_Next.VALUE_OR_END, _Next.KEY_OR_END, _Next.COMMA_OR_END})
 
 @dataclass(slots=True)
 class JsonValue:
-    """One object, list or string. (A number ends only where the next character shows it.)"""
+    """Validates an object, list or string. (Only the next character shows a number's end.)"""
 
     _open: list[str] = field(default_factory=list)
     _next: _Next = _Next.VALUE
     _text: bool = False  # within a string
-    _escape: int = 0  # hex digits of \u that are still to come; -1: behind the backslash
+    _escape: int = 0  # hex digits of \u that are still missing; -1: after the backslash
     _atom: str = ""  # a number, or a word
 
     def take(self, letter: str) -> bool:
-        """Whether the value ends with this character. Raises NotACall where it is not JSON."""
+        """Read a character; returns whether it ends the value. Raises NotACall."""
         if self._text:
             self._in_text(letter)
         elif self._atom and letter in ATOM_LETTERS:

@@ -1,7 +1,7 @@
-"""What a tool call parser makes of an answer: events, and text that is still undecided.
+"""The output of a tool call parser: events, and text that is still undecided.
 
 A parser is a generator. CallReader sends it the answer's characters one by one, and it writes
-events into a ParserOutput; so its events cannot depend on how a stream cut the answer into
+events into a ParserOutput; so its events do not depend on how a stream cut the answer into
 pieces. It never returns by itself.
 """
 
@@ -16,7 +16,7 @@ SPACE = " \t\n\r"
 
 
 class NotACall(Exception):
-    """What looked like a call is none: its text, which was held back, is content."""
+    """Text that looked like a call is not one; the held text is content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class ParserOutput:
 
     White space around calls is dropped. While nothing but white space is held, text that
     matches `content_pattern` and begins without white space is content. `calls` counts calls
-    that began. `in_call`: what is held can only be part of a call, unless the model erred.
-    `allowed`: calls of other functions are content; `refused` counts those. None allows all.
+    that began. `in_call`: the held text can only be part of a call, unless the model made a
+    mistake. `allowed`: calls of other functions are content; `refused` counts those. None
+    allows all.
     """
 
     allowed: Container[str] | None = None
@@ -89,7 +90,7 @@ class ParserOutput:
             self._after_call = False
 
     def skip_content(self, text: str, place: int) -> int:
-        """Emit what is surely content from `place` on, all at once; returns where that ends."""
+        """Emit at once all text that is certainly content from `place` on; returns its end."""
         undecided = text[place : place + 1] in SPACE or self.held.strip(SPACE)
         if self.content_pattern is None or undecided:
             return place
@@ -125,7 +126,7 @@ class ParserOutput:
         self._after_call = True
 
     def drop_held(self) -> None:
-        """The undecided text is part of a call's syntax, and means nothing more."""
+        """The undecided text is part of a call's syntax; drop it."""
         self._held.clear()
 
     def finish(self, *, cut: bool) -> None:
@@ -146,12 +147,12 @@ class ParserOutput:
 
 Steps = Generator[None, str, None]
 TextSteps = Generator[None, str, str]
-"""A part of a parser that returns the last character it read, or a text."""
+"""A part of a parser; returns the last character it read, or a text."""
 Parser = Callable[[ParserOutput, OfferedFunctions], Steps]
 
 
 def partial_marker(text: str, mark: str) -> str:
-    """The longest end of a text that is a beginning of the mark, and not all of it."""
+    """The longest end of a text that is a proper beginning of the mark."""
     if mark[:1] not in text:
         return ""
     longest = range(min(len(mark) - 1, len(text)), 0, -1)
@@ -159,7 +160,7 @@ def partial_marker(text: str, mark: str) -> str:
 
 
 def _joined(events: Iterable[ParserEvent]) -> Iterable[ParserEvent]:
-    """Neighbouring contents become one, and so do neighbouring arguments."""
+    """Join neighbouring content, and neighbouring arguments."""
     for kind, run in groupby(events, type):
         if kind is ContentText:
             yield ContentText("".join(one.text for one in run if isinstance(one, ContentText)))

@@ -12,8 +12,9 @@ from api.tools.parsing.output import SPACE, NotACall
 QUOTES = "'\""
 OPENS: Mapping[str, str] = {"(": ")", "[": "]", "{": "}"}
 BEHIND_TEXT = frozenset(SPACE + ",)]}:")
-"""What may stand behind a string: a quote before anything else is a letter of it, as models are
-shown texts in quotes with nothing escaped."""
+"""Characters that may follow a string. A quote before any other character is part of the
+string, as prompts show models texts in quotes without escapes.
+"""
 UNREADABLE = (
     *(ValueError, TypeError, SyntaxError, OverflowError),
     *(MemoryError, RecursionError),
@@ -21,7 +22,7 @@ UNREADABLE = (
 
 
 def python_value(letter: str) -> Generator[None, str, tuple[str, str]]:
-    """Returns the value as JSON, and the comma or bracket behind it; raises NotACall."""
+    """Returns the value as JSON, and the comma or bracket after it; raises NotACall."""
     state, read = _ScanState(), ""
     while not state.ends_at(letter):
         read += letter
@@ -37,11 +38,11 @@ class _ScanState:
 
     quote: str = ""
     escaped: bool = False
-    closing: bool = False  # the string, if what follows may stand behind one
+    closing: bool = False  # the string ends here if a character of BEHIND_TEXT follows
     depth: int = 0
 
     def ends_at(self, letter: str) -> bool:
-        """Whether this character is behind the value."""
+        """Whether this character comes after the value."""
         if self.closing and letter in BEHIND_TEXT:
             self.quote = ""
         self.closing = False
@@ -63,7 +64,9 @@ class _ScanState:
 
 
 def to_json(text: str) -> str:
-    """JSON stays as it is, a Python literal becomes JSON, and anything else a JSON string."""
+    """Convert to JSON: JSON stays as it is, a Python literal is converted, and anything else
+    becomes a JSON string.
+    """
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -75,7 +78,7 @@ def to_json(text: str) -> str:
 
 
 def python_to_json(text: str) -> str | None:
-    """A Python literal as JSON. None: it is no Python literal, or JSON has no such value."""
+    """A Python literal as JSON. None: it is not a literal, or JSON has no such value."""
     try:
         value = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
         return value.encode().decode()  # raises ValueError for half of a surrogate pair

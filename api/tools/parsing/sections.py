@@ -1,4 +1,4 @@
-"""Calls that stand together in a section: the section has markers, and so has each call."""
+"""Parses sections of calls: each section has markers, and so has each of its calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from api.tools.tool_choice import OfferedFunctions
 
 @dataclass(frozen=True, slots=True)
 class SectionForm:
-    """The syntax of a section: markers that open it, those that close it, the `mark` before
-    each call, and what reads a `call` behind that.
+    """The syntax of a section: its opening and closing markers, the `mark` before each call,
+    and `call`, which parses what follows the mark.
     """
 
     opens: tuple[str, ...]
@@ -27,7 +27,9 @@ class SectionForm:
     call: Callable[[ParserOutput], Steps]
 
     def parser(self) -> Parser:
-        """Content may stand around sections, and within them behind a broken call."""
+        """Parse an answer: content may come around sections, and in them after a broken
+        call.
+        """
 
         def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
             del offered
@@ -36,8 +38,8 @@ class SectionForm:
         return parse
 
     def _section(self, out: ParserOutput) -> Steps:
-        """Without a call at its beginning it is no section. Else all its calls are found, also
-        those behind a broken call or a refused one.
+        """Parse a section, which has to begin with a call. All its calls are found, also those
+        after a broken or refused one.
         """
         yield from literal((yield from skip_space()), self.mark)
         before, refused = out.calls, out.refused
@@ -54,8 +56,8 @@ class SectionForm:
 def read_json_call(
     out: ParserOutput, name: str, *ends: str, own_id: str | None = None
 ) -> Steps:
-    """The arguments of a call of `name`, and the markers behind them, which may be missing.
-    Raises NotACall where no object begins.
+    """Parse the arguments of a call of `name`, and the markers after them, which may be
+    missing. Raises NotACall if no object begins.
     """
     letter = yield from skip_space()
     if letter != "{":

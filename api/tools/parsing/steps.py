@@ -1,7 +1,7 @@
-"""Steps that tool call parsers are made of: generators that each read a part of an answer.
+"""Steps of tool call parsers: generators that each parse a part of an answer.
 
-A step that takes a `letter` treats it as the first character of its part; one that returns a
-letter has read it.
+A step that takes a `letter` treats it as the first character of its part; a step that returns a
+letter has already read it.
 """
 
 import re
@@ -25,7 +25,7 @@ from api.tools.parsing.output import (
 from api.tools.tool_choice import OfferedFunctions
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
-LABELS = ("id", "type", "tool_call_id")  # some models write them too; they are ignored
+LABELS = ("id", "type", "tool_call_id")  # some models write these keys too; they are ignored
 NO_ARGUMENTS = "{}"
 TAG = "<"
 NAME_LETTERS = frozenset(string.ascii_letters + string.digits + "_-.")
@@ -33,22 +33,22 @@ Accepts = Callable[[str], bool]
 
 
 def any_name(name: str) -> bool:
-    """For syntaxes that mark calls clearly: the client gets calls of unknown functions, too."""
+    """Accept any name: where calls are clearly marked, clients get unknown ones too."""
     return bool(name)
 
 
 def offered_only(offered: OfferedFunctions) -> Accepts:
-    """For syntaxes in which a call looks like any answer in JSON or Python."""
+    """Accept offered functions only: for calls that look like any JSON or Python."""
     return offered.__contains__
 
 
 def content_until(out: ParserOutput, *markers: str) -> TextSteps:
-    """Content up to one of the markers, which is returned. The marker and white space before
-    it are held then.
+    """Emit content up to one of the markers, which is returned. The marker and the white space
+    before it are held then.
     """
     news = out.held
     while not out.held.endswith(markers):
-        if news.strip(SPACE):  # else white space came to white space
+        if news.strip(SPACE):  # otherwise only white space was added to white space
             out.emit_content(but=_undecided(out.held, markers))
         out.content_pattern = _content_pattern(markers)
         yield
@@ -58,7 +58,7 @@ def content_until(out: ParserOutput, *markers: str) -> TextSteps:
 
 @cache
 def _content_pattern(markers: Sequence[str]) -> re.Pattern[str]:
-    """Text that does not end in white space, and in which no marker can begin."""
+    """A pattern of text that does not end in white space, and in which no marker can begin."""
     begins = "".join({re.escape(one[0]) for one in markers})
     return re.compile(f"(?:[{SPACE}]*[^{SPACE}{begins}])+")
 
@@ -75,7 +75,7 @@ def longest_partial_marker(held: str, markers: Sequence[str]) -> int:
 
 
 def rest_as_content(out: ParserOutput) -> Steps:
-    """All of the rest is content."""
+    """Emit all of the rest as content."""
     while True:
         if out.held and out.held[-1] not in SPACE:
             out.emit_content()
@@ -83,10 +83,11 @@ def rest_as_content(out: ParserOutput) -> Steps:
 
 
 def attempt_call(out: ParserOutput, steps: Steps, *, marked: bool = True) -> Steps:
-    """Run the steps of a call, and stop where they raise NotACall; the caller then decides
-    what the held text is.
+    """Run the steps of a call, and stop if they raise NotACall; the caller then decides what
+    the held text is.
 
-    `marked`: a marker says that this is a call, so an answer that is cut here is cut in one.
+    `marked`: a marker shows that this is a call, so an answer that is cut here was cut within a
+    call.
     """
     around, out.in_call = out.in_call, out.in_call or marked
     with suppress(NotACall):
@@ -97,8 +98,8 @@ def attempt_call(out: ParserOutput, steps: Steps, *, marked: bool = True) -> Ste
 def calls_after_markers(
     out: ParserOutput, call: Callable[[ParserOutput], Steps], *markers: str
 ) -> Steps:
-    """A whole answer: content, and behind each marker the steps of `call`, which read no call,
-    one or several.
+    """Parse a whole answer: content, and after each marker the steps of `call`, which parse any
+    number of calls.
     """
     while True:
         yield from content_until(out, *markers)
@@ -106,14 +107,14 @@ def calls_after_markers(
 
 
 def skip_space() -> TextSteps:
-    """White space; returns the character behind it."""
+    """Skip white space; returns the character after it."""
     while (letter := (yield)) in SPACE:
         pass
     return letter
 
 
 def literal(letter: str, expected: str) -> Steps:
-    """Exactly the expected text; raises NotACall."""
+    """Read exactly the expected text; raises NotACall."""
     for place, wanted in enumerate(expected):
         if place:
             letter = yield
@@ -130,7 +131,7 @@ def until(end: str) -> TextSteps:
 
 
 def word_until(end: str) -> TextSteps:
-    """Returns the text before the `end`; raises NotACall where a tag begins in it."""
+    """Returns the text before the `end`; raises NotACall if a tag begins in it."""
     word = ""
     while (letter := (yield)) != end[0]:
         if letter == TAG:
@@ -169,7 +170,7 @@ def json_string(letter: str) -> TextSteps:
 
 
 def json_arguments(out: ParserOutput, letter: str) -> Steps:
-    """A JSON object, emitted as the call's arguments as it comes; raises NotACall."""
+    """Read a JSON object and emit it as the call's arguments as it comes; raises NotACall."""
     value = _object(letter)
     while not value.take(letter):
         out.add_arguments(letter)
@@ -195,8 +196,8 @@ def _object(letter: str) -> JsonValue:
 def call_object(
     out: ParserOutput, letter: str, accepts: Accepts, *, name_first: bool = False
 ) -> Steps:
-    """A call as a JSON object of name and arguments, in any order. `name_first`: the name comes
-    first, and has no escapes. Raises NotACall.
+    """Parse a call as a JSON object of name and arguments, in any order. `name_first`: the name
+    comes first, and has no escapes. Raises NotACall.
     """
     yield from literal(letter, "{")
     call, letter = _CallObject(out, accepts), ","
@@ -217,7 +218,7 @@ def call_object(
 
 @dataclass(slots=True)
 class _CallObject:
-    """A call that is a JSON object. Arguments that come before the name wait for it."""
+    """Parses a call that is a JSON object; arguments before the name wait for it."""
 
     out: ParserOutput
     accepts: Accepts
@@ -240,7 +241,7 @@ class _CallObject:
             raise NotACall
 
     def begin(self, name: str) -> None:
-        """Raises NotACall."""
+        """Start the call of this name; raises NotACall."""
         if not self.accepts(name):
             raise NotACall
         self.has_name = True
@@ -257,7 +258,7 @@ class _CallObject:
 
 
 def call_list(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
-    """A JSON list of calls, each as in `call_object`; raises NotACall."""
+    """Parse a JSON list of calls, each as in `call_object`; raises NotACall."""
     yield from literal(letter, "[")
     letter = ","
     while letter == ",":

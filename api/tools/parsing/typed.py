@@ -11,13 +11,13 @@ from api.tools.parsing.python_values import python_to_json
 from api.tools.parsing.steps import longest_partial_marker, until
 
 PYTHON_CONSTANTS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
-"""Python's constants, which models write that saw them in prompts, and JSON's for them."""
+"""Python's constants and their JSON equivalents; models that saw them in prompts write them."""
 
 
 @dataclass(slots=True)
 class TypedArguments:
-    """The arguments of one call, turned into JSON. One that can only be a string is emitted as
-    it comes, any other when it is whole.
+    """Converts the arguments of one call to JSON. An argument that can only be a string is
+    emitted as it comes, any other when it is complete.
     """
 
     out: ParserOutput
@@ -28,9 +28,9 @@ class TypedArguments:
     def read_value(
         self, key: str, end: str, *, lines: bool = False, types: JsonTypes | None = None
     ) -> Steps:
-        """The value of `key`, up to the marker `end`. `lines`: a line break on either side of
-        it belongs to the syntax. `types` default to those of the schema. Raises NotACall for
-        a key that was there before.
+        """Read the value of `key`, up to the marker `end`. `lines`: a line break on either side
+        of it belongs to the syntax. `types` default to those of the schema. Raises NotACall for
+        a key that occurred before.
         """
         if key in self._keys:
             raise NotACall
@@ -52,7 +52,7 @@ class TypedArguments:
 
 
 def stream_string(out: ParserOutput, end: str, line: str = "") -> Steps:
-    """Emit a string as it comes, up to the marker behind it, without a `line` around it."""
+    """Emit a string as it comes, up to the marker after it, without a `line` around it."""
     ends = (end, line + end) if line else (end,)
     yield
     if out.held == line:
@@ -67,9 +67,9 @@ def stream_string(out: ParserOutput, end: str, line: str = "") -> Steps:
 
 
 def _value(text: str, types: JsonTypes) -> str:
-    """A value of these types as JSON: what is JSON stays as it is, and where no string is
-    accepted a Python literal is converted, as some templates show those. Anything else is a
-    string, and so is a value of another type where strings are accepted.
+    """A value of these types as JSON. JSON stays as it is; where no string is accepted, a
+    Python literal is converted, as some templates show those. Anything else is a string, and so
+    is a value of another type if strings are accepted.
     """
     written = text.strip(SPACE)
     if str not in types:
