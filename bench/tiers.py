@@ -96,7 +96,7 @@ def _tiers(engine: TorchEngine, slots: int, slab: Slab | None) -> Tiers:
 
 
 def _again(engine: TorchEngine, length: int, run: int) -> tuple[float, int]:
-    """Run a prompt, let others evict it, run it again: seconds to first token, tokens cached."""
+    """Run a prompt, let others evict it, rerun it: seconds to first token, cached tokens."""
     _first_token(engine, length, run)
     for other in range(OTHERS):
         _first_token(engine, length, run + 1 + other)
