@@ -1,9 +1,9 @@
 """`python -m bench.books`: what scheduling costs, and what reserving blocks for growth saves.
 
-The first table is the processor time of one step's `schedule` and `commit`, published blocks
-among it, for each of the sequences that decode; nothing is computed. The second runs the same
-random load, in steps, with nothing kept free for growth, with all of it, and with the share
-that is learned: preemptions, tokens computed again for them, and steps until the end.
+The first table is the CPU time of one step's `schedule` and `commit`, including the publishing
+of blocks, for each decoding sequence; no model runs. The second runs the same random load, in
+steps, with no blocks kept free for growth, with enough for all of it, and with the learned
+share: preemptions, tokens computed again because of them, and steps until the end.
 """
 
 import random
@@ -32,7 +32,7 @@ MICRO = 1e6
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """How one load went."""
+    """The results of one load."""
 
     steps: int
     preemptions: int
@@ -60,7 +60,7 @@ def main() -> None:
 def books_us(count: int, drafter: Drafter | None = None) -> float:
     """Median microseconds for each of `count` sequences in a step in which all decode.
 
-    With a drafter their answers are random: it looks and finds next to nothing.
+    With a drafter their answers are random, so that it searches and finds almost nothing.
     """
     room = SequenceManager(KvManager(count * 64, BLOCK), Limits(2 * count + PROMPT, count))
     scheduler, times = Scheduler(room, drafter), list[float]()
@@ -79,7 +79,7 @@ def books_us(count: int, drafter: Drafter | None = None) -> float:
 
 
 def load(growth: Watermark) -> LoadRun:
-    """All of a load at once; its answers have a limit that few of them reach."""
+    """Run a load whose requests arrive at once; few answers reach their limit."""
     chance = random.Random(1)
     room = SequenceManager(
         KvManager(BLOCKS, BLOCK, prefix_cache=False), Limits(BATCH, SEATS), growth
@@ -104,7 +104,7 @@ def load(growth: Watermark) -> LoadRun:
         for seq in [
             one for one in room.running.values() if len(one.tokens) >= ends[one.request_id]
         ]:
-            scheduler.remove(seq.request_id)  # as a stop string does
+            scheduler.remove(seq.request_id)  # as on a stop string
     return LoadRun(steps, room.preemptions, computed - least, statistics.mean(used))
 
 

@@ -1,8 +1,8 @@
 """`python -m bench.chats`: what rendering and tokenizing a growing chat costs at each turn.
 
-Each chat is asked again and again with another last turn, by a body as a client would send
-it: read, rendered by the bundled model's template, encoded. Beside it the same chat with a
-`cache_salt`, whose turns nobody may know: all of it is encoded each time.
+Each chat is sent repeatedly with a different last turn, in a body as a client would send it:
+parsed, rendered by the bundled model's template, encoded. It is compared with the same chat
+with a `cache_salt`, which may not be cached: all of it is encoded each time.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def _measure(options: Options) -> None:
 
 
 def _messages(turns: int, size: int) -> Sequence[dict[str, str]]:
-    """All but the last."""
+    """All turns but the last."""
     letters = cycle(TEXT.read_text())
     texts = ("".join(islice(letters, size)) for _ in range(turns - 1))
     return [
@@ -75,7 +75,7 @@ def _messages(turns: int, size: int) -> Sequence[dict[str, str]]:
 async def _ask(
     asker: RequestParser, messages: Sequence[dict[str, str]], run: int, **fields: str
 ) -> tuple[float, int]:
-    """Seconds, and tokens."""
+    """Seconds for one request, and its tokens."""
     new = {"role": "user", "content": f"{run}, {messages[0]['content'][:LAST]}"}
     body = msgspec.json.encode({"messages": [*messages, new], **fields})
     since = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Writes a checkpoint of a random Llama in the Hugging Face layout, to measure with."""
+"""Writes a checkpoint of a random Llama in the Hugging Face layout, for benchmarks."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Shape:
 
 
 def write_checkpoint(folder: Path, shape: Shape, *, dtype: torch.dtype, seed: int = 0) -> None:
-    """Config, weights and a tokenizer that has one word for each token."""
+    """Write config, weights, and a tokenizer with one word for each token."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

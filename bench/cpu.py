@@ -14,13 +14,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def children(pid: int) -> Iterable[int]:
-    """The processes that this one has started."""
+    """The processes that a process has started."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def family_seconds(family: dict[str, int]) -> dict[str, float]:
-    """Name to seconds, for each named process and for the engine that it has started."""
+    """CPU seconds by name, for each named process and the engine that it has started."""
     engines = {
         f"{name}'s engine": child
         for name, pid in family.items()

@@ -1,9 +1,9 @@
 """`python -m bench.disk [FOLDER]`: ways to write KV blocks to a disk and read them back.
 
-Blocks are of the size of Qwen2.5-0.5B's, in one file of equal places. Warm, the file is in the
-page cache; cold, it was written back and dropped from it before each run, so the disk is read
-(but for what is mapped, which cannot be dropped).
-What a slab does is what a node's tier does: checksums of what is written and read among it.
+Blocks have the size of Qwen2.5-0.5B's, in one file of equal places. Warm: the file is in the
+page cache. Cold: it was written back and dropped from the cache before each run, so that the
+disk is read (except for mapped files, which cannot be dropped). The slab is what a node's tier
+uses, including checksums of everything written and read.
 """
 
 import mmap
@@ -33,13 +33,13 @@ Blocks = NDArray[np.uint8]  # [blocks, BLOCK_BYTES]
 
 
 class DiskPath(Protocol):
-    """All of `blocks` to their places, or from there."""
+    """One way to write `blocks` to their places, and to read them back."""
 
     def write(self, count: int) -> None:
-        """The first so many."""
+        """Write the first `count` blocks."""
 
     def read(self, count: int) -> None:
-        """The first so many."""
+        """Read the first `count` blocks."""
 
 
 class Plain:
@@ -49,12 +49,12 @@ class Plain:
         self.views, self.file = [block.data for block in blocks], file
 
     def write(self, count: int) -> None:
-        """One by one."""
+        """One block at a time."""
         for place in range(count):
             os.pwritev(self.file, [self.views[place]], place * STRIDE)
 
     def read(self, count: int) -> None:
-        """One by one."""
+        """One block at a time."""
         for place in range(count):
             os.preadv(self.file, [self.views[place]], place * STRIDE)
 
@@ -76,25 +76,25 @@ class Mapped:
 
 
 class OverSlab:
-    """As the tier does it."""
+    """A Slab, as in the disk tier."""
 
     def __init__(self, blocks: Blocks, folder: Path) -> None:
         self.views = [block.data for block in blocks]
         self.slab = Slab.open(folder, "bench", BLOCK_BYTES, len(blocks) * (STRIDE + PAGE))
 
     def write(self, count: int) -> None:
-        """One by one."""
+        """One block at a time."""
         for place in range(count):
             self.slab.write(place.to_bytes(16, "little"), place, self.views[place])
 
     def read(self, count: int) -> None:
-        """One by one."""
+        """One block at a time."""
         for place in range(count):
             assert self.slab.read(place.to_bytes(16, "little"), place, self.views[place])
 
 
 class OverNixl:
-    """One transfer of NIXL's POSIX backend, over the system's queue of that name."""
+    """One transfer of NIXL's POSIX backend, over the named kind of asynchronous I/O."""
 
     def __init__(self, blocks: Blocks, file: int, queue: str) -> None:
         self.agent = api.nixl_agent(
@@ -112,11 +112,11 @@ class OverNixl:
         self.theirs = [(n * STRIDE, BLOCK_BYTES, file) for n in range(len(blocks))]
 
     def write(self, count: int) -> None:
-        """All at once."""
+        """All blocks in one transfer."""
         self._move("WRITE", count)
 
     def read(self, count: int) -> None:
-        """All at once."""
+        """All blocks in one transfer."""
         self._move("READ", count)
 
     def _move(self, operation: str, count: int) -> None:
@@ -131,7 +131,7 @@ class OverNixl:
 
 
 def main() -> None:
-    """Print a table: GB/s, medians, the ways in turn in each run."""
+    """Print a table of median GB/s; each run measures all ways in turn."""
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as folder:
         blocks = np.random.default_rng(0).integers(
             0, 256, (max(BATCHES), BLOCK_BYTES), dtype=np.uint8
@@ -177,7 +177,7 @@ def _drop(folder: Path) -> None:
 
 @contextmanager
 def _ways(blocks: Blocks, folder: Path) -> Iterator[dict[str, DiskPath]]:
-    """Each over a file of its own: what one has mapped is never dropped from the cache."""
+    """All ways, each with its own file, as a mapped file is never dropped from the cache."""
     with ExitStack() as files:
 
         def file(name: str) -> int:

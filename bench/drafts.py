@@ -1,9 +1,9 @@
 """`python -m bench.drafts`: what draft tokens gain, and what they cost when they are rejected.
 
-Two engines over the same weights, one of them with drafts, take turns. An answer that repeats
-is drawn from two tokens only, the largest each time. One that does not is drawn at temperature
-1 from all, so there is nothing to go by; one that misleads from sixteen: any two of them were
-there before, and what followed them says nothing.
+Two engines over the same weights, one of them with drafts, take turns. A repetitive answer is
+sampled greedily from two tokens only. A random one is sampled at temperature 1 from all tokens,
+so that nothing matches. A misleading one is sampled from sixteen tokens: any two of them have
+occurred before, but what followed them predicts nothing.
 """
 
 import statistics
@@ -70,7 +70,7 @@ def _engine(folder: str, drafts: str | None) -> TorchEngine:
 
 
 def _answer_s(engine: TorchEngine, sampling: Sampling, batch: int) -> float:
-    """Processor seconds for each token of one answer but the first, where all run together."""
+    """CPU seconds for each token but the first of one answer, while a whole batch runs."""
     for number in range(batch):
         prompt = tuple(range(7 * number + 1, 7 * number + 1 + PROMPT))
         engine.generate(Request(RequestId(str(number)), prompt, sampling))

@@ -1,7 +1,7 @@
-"""`python -m bench.experts`: a mixture of experts beside a dense model of the same active size.
+"""`python -m bench.experts`: a mixture of experts, compared with an equally active dense model.
 
-The dense model's MLP is as wide as the experts that one token is sent to are together. Both
-run in turns, in one process, on one thread; what is printed are medians.
+The dense model's MLP is as wide as all experts of one token together. Both run in turns, in one
+process, on one thread; medians are printed.
 """
 
 import json
@@ -29,7 +29,7 @@ MS = 1e3
 
 
 def main() -> None:
-    """Print what a token costs each."""
+    """Print the cost of a token in each model."""
     with tempfile.TemporaryDirectory() as folder:
         dense, mixture = Path(folder) / "dense", Path(folder) / "mixture"
         for path in (dense, mixture):
@@ -48,7 +48,9 @@ def main() -> None:
 
 
 def _split_into_experts(folder: Path) -> None:
-    """As many numbers for one token as before, and EXPERTS / TOP_K times as many in all."""
+    """Split the MLPs into experts, with as many weights per token, EXPERTS / TOP_K as many in
+    total.
+    """
     shape, file = Shape(), folder / WEIGHTS
     wide, hidden = shape.intermediate_size // TOP_K, shape.hidden_size
     weights = {name: one for name, one in load_file(file).items() if ".mlp." not in name}
@@ -79,7 +81,7 @@ def _engine(folder: Path) -> TorchEngine:
 
 
 def _prompt_s(engine: TorchEngine) -> float:
-    """From submission to the first token."""
+    """Seconds from submission to the first token."""
     engine.generate(_request(1))
     since = time.perf_counter()
     _finish(engine)
@@ -87,7 +89,7 @@ def _prompt_s(engine: TorchEngine) -> float:
 
 
 def _step_s(engine: TorchEngine, batch: int) -> float:
-    """The median step in which all sequences are past their prompts."""
+    """Median seconds of a step in which all sequences decode."""
     for _ in range(batch):
         engine.generate(_request(STEPS + batch))
     times = list[float]()

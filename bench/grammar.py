@@ -1,8 +1,7 @@
 """`python -m bench.grammar`: what grammars cost over a large vocabulary.
 
-Compile time, the time of a mask, and what a step of a batch pays, over a vocabulary of 150,000
-byte strings that nobody trained. With xgrammar installed, it stands beside; pdserve does not
-need it.
+Compile time, the time of a mask, and the cost of a batch's step, over a vocabulary of 150,000
+made-up byte strings. If xgrammar is installed it is measured as well; pdserve does not need it.
 """
 
 import json
@@ -64,7 +63,7 @@ GRAMMARS = {
 
 @dataclass(frozen=True)
 class ByteStrings:
-    """A vocabulary as both libraries take it."""
+    """A vocabulary in the form that both libraries take."""
 
     tokens: Sequence[bytes]
     eos_token_id: int = END
@@ -72,16 +71,16 @@ class ByteStrings:
 
     @property
     def special_token_ids(self) -> Sequence[int]:
-        """The last of them."""
+        """The last token."""
         return range(SIZE - SPECIAL, SIZE)
 
     def __call__(self, text: bytes) -> Sequence[int]:
-        """Byte by byte: only what is forced is ever tokenized."""
+        """Tokenize byte by byte; only text that the grammar forces is ever tokenized."""
         return list(text)
 
 
 def made_up() -> ByteStrings:
-    """Bytes, blanks, numbers, marks, characters of Chinese, and words of made-up syllables."""
+    """A vocabulary of bytes, blanks, numbers, punctuation, Chinese and made-up words."""
     chance, seen = random.Random(0), dict[bytes, None]()
     seen.update(dict.fromkeys(bytes([byte]) for byte in range(256)))
     blanks = (unit * n for n in range(1, 64) for unit in (" ", "\t", "\n"))
@@ -98,7 +97,7 @@ def made_up() -> ByteStrings:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """How a grammar is compiled, and what then makes masks and takes tokens."""
+    """A grammar library: how it compiles, makes masks, and advances by a token."""
 
     name: str
     compile: Callable[[Grammar], object]
@@ -108,7 +107,7 @@ class Library:
 
 
 def ours(tokenizer: LLTokenizer) -> Library:
-    """As the engine uses it."""
+    """llguidance, as the engine uses it."""
 
     def compiled(grammar: Grammar) -> LLMatcher:
         written = to_llguidance(grammar)
@@ -121,7 +120,7 @@ def ours(tokenizer: LLTokenizer) -> Library:
 
 
 def theirs(strings: ByteStrings) -> Library:
-    """With its own cache off and both cores on."""
+    """xgrammar, without its cache, on both cores."""
     xgrammar: Any = import_module("xgrammar")
     info = xgrammar.TokenizerInfo(
         list(strings.tokens), vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[END]
@@ -143,7 +142,7 @@ def theirs(strings: ByteStrings) -> Library:
 
 
 def measure(library: Library, grammar: Grammar) -> str:
-    """A line: compiling, and masks along random answers."""
+    """One line: the times of compiling, and of masks along random answers."""
     compiling, filling, chance = list[float](), list[float](), random.Random(1)
     words = empty_bitmask(1, SIZE)
     for _ in range(RUNS):
@@ -170,7 +169,7 @@ def measure(library: Library, grammar: Grammar) -> str:
 
 
 def step_cost(vocabulary: GrammarVocabulary, grammar: Grammar) -> Iterable[tuple[str, float]]:
-    """Medians over steps of a batch: masks made, and laid over the logits."""
+    """Medians over steps of a batch: making masks, and applying them to the logits."""
     book, chance = GrammarCache(vocabulary), random.Random(2)
     matchers = [book.matcher(grammar, frozenset([END])) for _ in range(BATCH)]
     filling, applying = list[float](), list[float]()

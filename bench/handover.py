@@ -1,11 +1,11 @@
 """`python -m bench.handover`: one prompt at a time, split over two nodes and on one alone.
 
-Two clusters are asked in turn with the same prompts: one of a prefill and a decode node, and
-one of a single node that runs prompts and answers. Each engine has one thread, on one core
-of its own as far as there are cores; proxies and doors go where the system puts them.
+Two clusters get the same prompts in turn: one with a prefill and a decode node, and one with a
+single node that does both. Each engine has one thread, on its own core if there are enough;
+proxies and HTTP servers run wherever the system schedules them.
 
-Asked for: the split one's first token within 5% and one HTTP hop of the other's, and its
-second token later after the first by no more than one decode step.
+The targets: the split cluster's first token comes within 5% plus one HTTP hop of the other's,
+and the time from its first to its second token is longer by at most one decode step.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class ClusterTimes:
     stages: dict[str, list[float]] = field(default_factory=dict)
 
     def book(self, answer: Outcome) -> None:
-        """One answer of at least three tokens."""
+        """Record one answer of at least three tokens."""
         self.first += answer.first_token
         self.second.append(answer.between_tokens[0])
         self.later.append(statistics.median(answer.between_tokens[1:]))
@@ -79,7 +79,7 @@ class ClusterTimes:
 
 @dataclass(frozen=True, slots=True)
 class HandoverComparison:
-    """The split side beside the other; medians, in seconds."""
+    """The split cluster compared with the other; medians, in seconds."""
 
     first: float
     first_allowed: float
@@ -88,7 +88,7 @@ class HandoverComparison:
 
     @classmethod
     def of(cls, split: ClusterTimes, alone: ClusterTimes, hop: float) -> "HandoverComparison":
-        """What the split one took, and what it may take."""
+        """The split cluster's times, and its targets."""
         first, second = statistics.median(alone.first), statistics.median(alone.second)
         return cls(
             statistics.median(split.first),
@@ -114,7 +114,7 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
     options = options or Options()
     if options.output_tokens < 3:
         raise SystemExit("--output-tokens must be at least 3: two, and a step after them")
-    import torch  # seconds that --help does without
+    import torch  # slow to import, and not needed for --help
 
     from bench.checkpoint import write_checkpoint
     from bench.engine.work import SHAPES
@@ -167,7 +167,7 @@ def _cluster(options: Options, folder: str, prefill: int) -> UpConfig:
 
 
 def _pin(cluster: LocalCluster) -> None:
-    """Each engine with all its threads to a core: the first node's to the first."""
+    """Pin each engine, with all its threads, to one core: the first node's to the first."""
     cores = sorted(os.sched_getaffinity(0))
     for index, node in enumerate(cluster.nodes):
         assert node.process is not None, "the cluster is ready"
@@ -181,12 +181,12 @@ def _threads(pid: int) -> Iterable[int]:
 
 def _keep_on(core: int, threads: Iterable[int]) -> None:
     for thread in threads:
-        with suppress(ProcessLookupError):  # one that has just ended
+        with suppress(ProcessLookupError):  # a thread that has just ended
             os.sched_setaffinity(thread, {core})
 
 
 async def _hop(url: str) -> float:
-    """Median seconds of the shortest request there is, over a connection that is open."""
+    """Median seconds of the shortest request, over an open connection."""
     times = list[float]()
     async with aiohttp.ClientSession(url) as session:
         for _ in range(HOPS):

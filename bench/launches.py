@@ -1,9 +1,9 @@
 """`python -m bench.launches`: what launching a step of few tokens costs the host, in two ways.
 
-A Llama of so many layers, as small as it can be, runs a step of a short prompt kernel by
-kernel, and in pieces (engine/running/piecewise.py). Needs no GPU: launches of Triton's kernels
-stop short of the driver, and replaying a graph does nothing at all. So what is left is the
-time of Python and Triton, and of small products on the CPU where cuBLAS would be told of them.
+A minimal Llama with a given number of layers runs a step of a short prompt kernel by kernel,
+and in pieces (engine/running/piecewise.py). This needs no GPU: launches of Triton's kernels
+stop before the driver, and replaying a graph does nothing. What remains is the time of Python
+and Triton, and of small products on the CPU in place of cuBLAS's launches.
 """
 
 import argparse
@@ -41,7 +41,7 @@ MS = 1e3
 
 
 def main(words: Sequence[str]) -> None:
-    """Print a line for each turn: both ways, measured in one run."""
+    """Print a line for each turn, with both ways."""
     parser = argparse.ArgumentParser(prog="python -m bench.launches")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--steps", type=int, default=60)
@@ -82,7 +82,7 @@ def _median_s(step: Callable[[], object], steps: int) -> float:
 
 
 def _runner(layers: int) -> Any:  # noqa: ANN401  engine.running.device's, after the environment
-    """Of an engine on a CPU that is taken for a device."""
+    """The runner of an engine on a CPU that is treated as a device."""
     from engine.loading import load_engine
     from engine.settings import EngineConfig
 
@@ -108,7 +108,7 @@ def _accelerator() -> Any:  # noqa: ANN401  engine.running.accelerator's, as abo
     from engine.kernels.gpu.products import TritonProducts
 
     class Idle:
-        """See Accelerator and Recorder: graphs do nothing, and the host draws."""
+        """See Accelerator and Recorder: graphs do nothing, and the host samples."""
 
         kernels, products, drawing = TritonKernels(), TritonProducts(), None
 
@@ -135,14 +135,14 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def _stop_at_the_driver() -> None:
-    """From now on, in this process, kernels are compiled for Hopper and never launched."""
-    os.environ["TRITON_INTERPRET"] = "0"  # before Triton is loaded
+    """From now on, kernels in this process are compiled for Hopper and never launched."""
+    os.environ["TRITON_INTERPRET"] = "0"  # before Triton is imported
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import CompiledKernel
 
     class Driver:
-        """As much of one as Triton asks for."""
+        """The part of a driver that Triton uses."""
 
         def get_current_target(self) -> object:
             return GPUTarget("cuda", HOPPER, WARP)

@@ -1,4 +1,4 @@
-"""A closed loop of clients against an OpenAI endpoint: each asks anew when answered."""
+"""A closed loop of clients against an OpenAI endpoint: each sends its next request at once."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ DONE = b"data: [DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is asked: all prompts differ, and every answer has the same length."""
+    """The requests: all prompts differ, and all answers have the same length."""
 
     requests: int = 256
     concurrency: int = 8
@@ -26,7 +26,7 @@ class Workload:
     seed: int = 0
 
     def prompts(self) -> Iterator[list[int]]:
-        """Random token ids; the first id is left out, as it ends answers."""
+        """Random token ids; token 0 is left out, because it ends answers."""
         source = random.Random(self.seed)
         for _ in range(self.requests):
             yield [source.randrange(1, self.vocabulary) for _ in range(self.prompt_tokens)]
@@ -36,8 +36,8 @@ class Workload:
 class Outcome:
     """Times of all answers, in seconds.
 
-    `per_token` is, of each answer, the time from its first token to its last by those behind
-    the first: of tokens that came at once there is nothing between.
+    `per_token` is, for each answer, the time from its first token to its last, divided by the
+    number of tokens after the first; tokens that arrive together have no time between them.
     """
 
     seconds: float = 0.0
@@ -52,7 +52,7 @@ class Outcome:
         return len(self.first_token) / self.seconds
 
     def add(self, asked: float, tokens: Sequence[float]) -> None:
-        """An answer, and when each of its tokens came."""
+        """Record an answer, and when each of its tokens arrived."""
         self.first_token.append(tokens[0] - asked)
         self.between_tokens += [b - a for a, b in pairwise(tokens)]
         if len(tokens) > 1:
@@ -60,16 +60,16 @@ class Outcome:
 
 
 class WrongAnswer(RuntimeError):
-    """An answer that is not what was asked for: nothing was measured."""
+    """An answer other than requested: the measurement is void."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie."""
+    """The value below which a `share` of `values` lies."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 async def run_load(url: str, model: str, work: Workload, key: str | None = None) -> Outcome:
-    """Ask everything; raises WrongAnswer, or what aiohttp raises."""
+    """Send all requests; raises WrongAnswer, or aiohttp's errors."""
     outcome, prompts = Outcome(), work.prompts()
     timeout, headers = aiohttp.ClientTimeout(total=None), dict[str, str]()
     if key is not None:
@@ -117,7 +117,7 @@ class _Client:
         self._book(before, frames)
 
     def _book(self, before: float, frames: list[tuple[float, bytes]]) -> None:
-        """The last frame has the usage instead of tokens; those of one frame came at once."""
+        """Record an answer. Its last frame has usage, not tokens; a frame is one time."""
         *frames, (_, usage) = frames
         end = json.loads(usage.removeprefix(DATA))
         said = end.get("usage") or {}
@@ -130,7 +130,7 @@ class _Client:
 
 
 def _num_tokens(frame: bytes) -> int:
-    """How many a frame brought; one, where the endpoint does not say."""
+    """The number of tokens in a frame; 1 if the endpoint does not say."""
     choices = json.loads(frame.removeprefix(DATA))["choices"]
     ids = [choice.get("token_ids") for choice in choices]
     return sum(1 if some is None else len(some) for some in ids)

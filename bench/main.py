@@ -26,7 +26,7 @@ FAILURES = (aiohttp.ClientError, WrongAnswer, ProcessFailed, TimeoutError)
 
 
 def run(config: BenchConfig) -> None:
-    """Measure it a few times, and print a table; SystemExit with the reason where it cannot."""
+    """Measure a few times, and print a table; SystemExit with the reason if that fails."""
     try:
         if config.url is not None and config.model is not None:
             asyncio.run(_measure(config, config.url, config.model, dict))
@@ -41,11 +41,11 @@ def run(config: BenchConfig) -> None:
 
 
 def _own_cluster(config: BenchConfig) -> None:
-    """Of the checkpoint that is named, or of a small one made for it."""
+    """Measure a cluster of the named checkpoint, or of a small one made for this."""
     if config.model is not None:
         asyncio.run(_split(config, config.model))
         return
-    import torch  # seconds that an endpoint's measurement does without
+    import torch  # slow to import, and not needed to measure an endpoint
 
     from bench.checkpoint import Shape, write_checkpoint
 
@@ -56,7 +56,7 @@ def _own_cluster(config: BenchConfig) -> None:
 
 
 async def _split(config: BenchConfig, folder: str) -> None:
-    """In a cluster of its own, each of whose processes is watched."""
+    """Measure our own cluster, and the CPU time of each of its processes."""
     of_cluster = UpConfig(
         model=folder,
         served_model_name=(MODEL,),

@@ -2,12 +2,12 @@
 
     python -m bench.ranks --model FOLDER --ranks 1 2
 
-Tokens per second of decode steps and of a prompt on as many threads together as there are
-cores. All engines are there at once and take turns, so that whatever else the machine does
-falls on all of them; each number is the median of rounds, each ratio that of ratios within a
-round. On the same cores ranks compute no faster, so the most that a ratio can be is what the
-first engine would come to with the sums between ranks beside its own work: they are timed
-alone, by threads of this process, and that ratio is printed as well. It never passes or fails.
+Tokens per second of decode steps and of a prompt, with as many threads in total as there are
+cores. All engines exist at once and take turns, so that other load on the machine affects all
+of them; each number is the median of rounds, and each ratio the median of ratios within a
+round. Ranks on the same cores compute no faster, so the highest possible ratio is that of the
+first engine with the sums between ranks added to its own work: these are timed alone, by
+threads of this process, and that ratio is printed as well. It never passes or fails.
 """
 
 import argparse
@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Step:
-    """What is said to other ranks in one forward pass: sums over `rows`, logits of `picks`."""
+    """The collectives of one forward pass: sums over `rows`, and logits of `picks`."""
 
     rows: int
     picks: int
@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True)
 class RankWork:
-    """Requests with prompts so long, each answered by so many tokens."""
+    """Requests with prompts of one length, and answers of one length."""
 
     lengths: Sequence[int]
     answer: int
@@ -56,7 +56,7 @@ class RankWork:
 
     @property
     def tokens(self) -> int:
-        """Those that its rate counts: of answers, or of a prompt that is all there is."""
+        """The tokens that its rate counts: of answers, or of prompts with no further answer."""
         return self.answer * len(self.lengths) if self.answer > 1 else sum(self.lengths)
 
 
@@ -68,17 +68,17 @@ WORKS = {
 
 @dataclass
 class Bench:
-    """One engine, and how long each work took it, round by round."""
+    """One engine, and its seconds for each work, round by round."""
 
     ranks: int
     engine: TorchEngine
-    others: Ranks | None = None  # they end once nobody has their pipes
+    others: Ranks | None = None  # they end when their pipes are closed
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
 
 def main() -> None:
-    """One line for each number of ranks and each work, beside the first number's; ends the
-    process, and the other ranks with it.
+    """Print a line for each number of ranks and each work, compared with the first number's;
+    ends the process, and the other ranks with it.
     """
     parser = argparse.ArgumentParser(prog="bench.ranks")
     parser.add_argument("--model", required=True)
@@ -97,11 +97,11 @@ def main() -> None:
         for name, work in WORKS.items():
             sys.stdout.write(line(bench, benches[0], name, work) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # whoever lets go of ranks first is ended with them, as if they had died
+    os._exit(0)  # a normal exit would close ranks first, and end as if they had died
 
 
 def line(bench: Bench, first: Bench, name: str, work: RankWork) -> str:
-    """Its rate, the ratio to the first engine's, and the most that this could be."""
+    """An engine's rate, its ratio to the first engine's, and the highest possible ratio."""
     ours, theirs = bench.seconds[name], first.seconds[name]
     told = f"{bench.ranks} ranks, {name}: {work.tokens / statistics.median(ours):.0f} tokens/s"
     if bench is first:
@@ -112,13 +112,13 @@ def line(bench: Bench, first: Bench, name: str, work: RankWork) -> str:
 
 
 def most(theirs: Sequence[float], sums_s: float) -> float:
-    """The ratio of an engine that does what the first does, and sums beside."""
+    """The ratio of an engine that does the first one's work, and the sums in addition."""
     took = statistics.median(theirs)
     return took / (took + sums_s)
 
 
 def opened(model: str, load_format: str, ranks: int) -> Bench:
-    """Loaded, with the other ranks' processes."""
+    """Load an engine, with the other ranks' processes."""
     config = EngineConfig(
         model=model,
         load_format=load_format,
@@ -147,7 +147,7 @@ def opened(model: str, load_format: str, ranks: int) -> Bench:
 
 
 def sums_alone(engine: TorchEngine, ranks: int, step: Step) -> float:
-    """Seconds of one forward pass's sums and its gathering of logits, the median of rounds."""
+    """Seconds of one forward pass's all-reduces and its gather of logits, median of rounds."""
     config, dtype = engine.decoder.config, engine.memory.block_rows.dtype
     words, layers = config.vocab_size, engine.decoder.kv_shape.layers
 
@@ -178,7 +178,7 @@ def _together(ranks: int, work: Callable[[RankGroup], None]) -> float:
 
 
 def _seconds(engine: TorchEngine, number: int, work: RankWork) -> float:
-    """Until all requests are answered."""
+    """Seconds until all requests are answered."""
     sampling = Sampling(max_tokens=work.answer, temperature=0, ignore_eos=True)
     for index, length in enumerate(work.lengths):
         name = RequestId(f"{number}-{index}-{length}")

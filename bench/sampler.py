@@ -1,7 +1,7 @@
 """`python -m bench.sampler`: what each sampling setting costs a step.
 
-Logits are random, of a spread that language models have; each is one step of some sequences
-with prompts of some length, on one thread.
+Logits are random, with a spread as in language models. Each measurement is one step of some
+sequences with prompts of some length, on one thread.
 """
 
 import statistics
@@ -54,7 +54,7 @@ def main() -> None:
 
 @torch.inference_mode()
 def step_s(sampling: Sampling, vocabulary: int) -> Iterator[float]:
-    """Seconds of steps behind one another; the first, which reads prompts, is left out."""
+    """Seconds of consecutive steps; the first, which reads prompts, is left out."""
     logits = SPREAD * torch.randn((ROWS, vocabulary))
     sampler, prompt = Sampler(vocabulary, native=open_kernels("auto")), tuple(range(PROMPT))
     seqs = [Sequence(Request(RequestId(str(row)), prompt, sampling)) for row in range(ROWS)]

@@ -1,8 +1,9 @@
 """`python -m bench.tiers [tiny|0.5b] [PROMPT]`: first token of an evicted prompt.
 
-Computed anew, copied back from host memory, or read back from disk (from its cache, as a rule):
-one engine on one thread, the ways in turn in each run. KV memory has room for little more than
-one prompt, so others drive it out. The last block is computed in any case.
+The prompt's KV is computed anew, copied back from host memory, or read back from disk (mostly
+from the page cache): one engine on one thread, with the ways in turn in each run. KV memory has
+room for little more than one prompt, so other prompts evict it. The last block is always
+computed.
 """
 
 import statistics
@@ -32,7 +33,7 @@ from engine.torch_engine import TorchEngine
 PROMPT = 512
 RUNS = 5
 BLOCK = 16
-OTHERS = 3  # as many blocks as KV memory and slots together
+OTHERS = 3  # prompts; they fill KV memory and host memory together
 MS, US = 1e3, 1e6
 ids = count()
 
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def _engine(model: Path, name: str, length: int) -> TorchEngine:
-    """With blocks for one prompt and two more."""
+    """An engine with blocks for one prompt and two more."""
     one = SHAPES[name]
     width = 2 * one.num_hidden_layers * one.num_key_value_heads * one.head_dim
     size, blocks = BLOCK * width * torch.bfloat16.itemsize, -(-(length + 2) // BLOCK)
@@ -95,7 +96,7 @@ def _tiers(engine: TorchEngine, slots: int, slab: Slab | None) -> Tiers:
 
 
 def _again(engine: TorchEngine, length: int, run: int) -> tuple[float, int]:
-    """Ask, let others drive it out, ask again: seconds until the first token, tokens cached."""
+    """Run a prompt, let others evict it, rerun it: seconds to first token, cached tokens."""
     _first_token(engine, length, run)
     for other in range(OTHERS):
         _first_token(engine, length, run + 1 + other)
@@ -116,7 +117,7 @@ def _first_token(engine: TorchEngine, length: int, seed: int) -> tuple[float, in
 
 
 def _turns(engine: TorchEngine) -> Iterator[tuple[int, bool]]:
-    """As a node does: where it waits for the disk, it looks once in a millisecond."""
+    """Step as a node does: while it waits for the disk, it polls once a millisecond."""
     while True:
         cached = sum(one.cached_tokens for one in engine.schedule())
         yield cached, bool(engine.step().sampled)

@@ -1,6 +1,6 @@
-"""How much main memory this process may still take: what the machine has, or its container.
+"""How much main memory this process can still allocate, on the machine or in its container.
 
-Files that the system keeps in memory only to be quick count as free: it gives them up.
+The page cache counts as free, because the system reclaims it.
 """
 
 import os
@@ -15,9 +15,9 @@ OLDER = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 
 
 def free_memory_bytes(root: Path = ROOT) -> int:
-    """The least that the machine, and each control group that we are in, has left.
+    """The smallest amount left of the machine's memory and of our control groups' limits.
 
-    `root` is where `proc` and `sys` are.
+    `root` is the folder that contains `proc` and `sys`.
     """
     machine = _line(root / "proc/meminfo", "MemAvailable:")
     if machine is None:
@@ -28,7 +28,7 @@ def free_memory_bytes(root: Path = ROOT) -> int:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """Of every group that has a limit."""
+    """The bytes left in each of our control groups that has a limit."""
     said = ""
     with suppress(OSError):
         said = (root / "proc/self/cgroup").read_text()
@@ -42,7 +42,7 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 
 def _left_upwards(mounted: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:
-    """A container may see its own group as the topmost, whatever the path says."""
+    """The same for a group and its ancestors; a container may see its own group as the root."""
     limit_file, used_file, reclaimable = names
     inner = PurePosixPath("/", path)
     for group in (inner, *inner.parents):
@@ -53,14 +53,14 @@ def _left_upwards(mounted: Path, path: str, names: tuple[str, str, str]) -> Iter
 
 
 def _number(file: Path) -> int | None:
-    """None where there is none, as in `max`."""
+    """The number in a file; None if it has none, such as `max`."""
     with suppress(OSError, ValueError):
         return int(file.read_text())
     return None
 
 
 def _line(file: Path, name: str) -> int | None:
-    """The number behind a name."""
+    """The number that follows `name` in a file."""
     with suppress(OSError, ValueError):
         for line in file.read_text().splitlines():
             if line.split()[:1] == [name]:

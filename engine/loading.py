@@ -44,16 +44,16 @@ from engine.torch_engine import TorchEngine
 
 log = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's name for them, for memory from 2 MiB on
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's variable: huge pages for 2 MiB and more
 
 
 def open_engine(
     config: EngineConfig, followers: FollowerLinks | None = None, *, transfer_bytes: int
 ) -> Engine:
-    """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint.
+    """Load the kind of engine that the checkpoint needs; raises UnusableCheckpoint.
 
-    `followers`: the other ranks, which load their parts at the same time (`load_follower`);
-    `transfer_bytes` of each device are left to the KV connector.
+    `followers` are the other ranks, which load their parts at the same time (`load_follower`).
+    `transfer_bytes` of each device's memory are left for the KV connector.
     """
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     if not is_encoder(checkpoint.config):
@@ -69,7 +69,7 @@ def open_engine(
         if asked is not None:
             raise UnusableTier(f"{flag}: encoders keep no KV")
     prepare_torch(config.threads)
-    OpenDevice.of(config, config.device)  # refuses what is not there
+    OpenDevice.of(config, config.device)  # refuses a device that does not exist
     device, width = torch.device(config.device), checkpoint.config.get("hidden_size")
     limits = Limits(batch_tokens(config, device, width), config.max_num_seqs)
     return load_encoder(checkpoint, config, _dtype(config, checkpoint), limits)
@@ -82,7 +82,7 @@ def load_engine(
     *,
     transfer_bytes: int = 0,
 ) -> TorchEngine:
-    """Of a decoder: read the checkpoint and take the memory; raises UnusableCheckpoint.
+    """An engine for a decoder: loads weights, allocates KV; raises UnusableCheckpoint.
 
     `accelerator` is used instead of the one that `config.device` names.
     """
@@ -98,7 +98,7 @@ def load_follower(
     *,
     transfer_bytes: int,
 ) -> Follower:
-    """One rank's part, which follows `leader`; see `open_engine`."""
+    """Load one rank's part of the model, which follows `leader`; see `open_engine`."""
     prepare_torch(threads_of(config))
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, rank)
@@ -121,7 +121,7 @@ def _load_whole(
     opened: OpenDevice | None,
     followers: FollowerLinks | None,
 ) -> tuple[Model, KvMemory, Runner]:
-    """In one process, or with the others' parts behind the same three."""
+    """The model in this process alone, or the same three objects in front of all ranks."""
     limits = limits_of(config, shape, device)
     if config.tensor_parallel_size == 1:
         model, kept = _load_part(checkpoint, config, shape, device, opened, None)
@@ -148,7 +148,7 @@ def _load_part(
     opened: OpenDevice | None,
     group: RankGroup | None,
 ) -> tuple[Model, KvMemoryArgs]:
-    """All weights, or one rank's, and of what KvMemory is made; ranks have as many blocks."""
+    """All weights, or one rank's, and KvMemory's arguments; all ranks have as many blocks."""
     dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
     kernels, max_len = _kernels(config, dtype, device, opened), max_len_of(config, shape)
     storage = _storage(config, shape, device, opened)
@@ -181,7 +181,7 @@ def _runner(
     limits: Limits,
     group: RankGroup | None,
 ) -> Runner:
-    """On a CPU, ranks are not replayed: there are all-reduces between their kernels."""
+    """On a CPU, steps of several ranks are not replayed: their kernels alternate with sums."""
     if opened is None:
         return host_runner(model, memory, eager=config.enforce_eager or group is not None)
     return opened.runner(model, memory, limits, group)
@@ -228,7 +228,7 @@ def _decoder_engine(
 
 
 def _add_features(engine: TorchEngine, checkpoint: Checkpoint, config: EngineConfig) -> None:
-    """Set the drafter for speculative decoding, and the grammar backend, where wanted."""
+    """Set the drafter for speculative decoding and the grammar backend, if configured."""
     if config.speculative_config is not None:
         drafts = read_speculative_config(config.speculative_config)
         engine.scheduler.drafter = NgramDrafter(drafts)
@@ -238,10 +238,10 @@ def _add_features(engine: TorchEngine, checkpoint: Checkpoint, config: EngineCon
 
 
 def prepare_torch(threads: int | None) -> None:
-    """Its threads, None: one for each core; and large pages for all that is large.
+    """Set torch's threads (None: one per core), and huge pages for large allocations.
 
-    Weights and KV are read from end to end by every step, and in small pages finding each page
-    takes a quarter of the time. Too late for a process that has made a tensor before.
+    Every step reads weights and KV from end to end; with small pages, address translation takes
+    a quarter of that time. This has no effect once the process has made a tensor.
     """
     os.environ.setdefault(LARGE_PAGES, "1")
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
@@ -250,7 +250,7 @@ def prepare_torch(threads: int | None) -> None:
 def _kernels(
     config: EngineConfig, dtype: torch.dtype, device: torch.device, opened: OpenDevice | None
 ) -> Kernels | None:
-    """Raises KernelsUnavailable where what is demanded needs them."""
+    """The CPU kernels, if used; raises KernelsUnavailable if the settings need them."""
     if opened is not None and config.quantization in (None, *ROUNDINGS):
         return opened.accelerator.kernels
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
@@ -268,7 +268,7 @@ def _kernels(
 def _storage(
     config: EngineConfig, shape: AnyConfig, device: torch.device, opened: OpenDevice | None
 ) -> LinearFactory | None:
-    """Raises KernelsUnavailable; or UnusableCheckpoint if weights would be rounded twice."""
+    """Raises KernelsUnavailable, or UnusableCheckpoint if weights would be quantized twice."""
     packing = shape.packing if isinstance(shape, ModelConfig) else None
     if packing is not None and config.quantization is not None:
         raise UnusableCheckpoint(
@@ -289,7 +289,7 @@ def _log_quantization(config: EngineConfig, place: Placement) -> None:
     told = place.kernels.quantizer if isinstance(place.kernels, CpuKernels) else place.storage
     if told is None or not told.errors:
         raise UnusableCheckpoint("--quantization: no product of this model can be quantized")
-    if log.isEnabledFor(logging.INFO):  # to make it up waits for the device
+    if log.isEnabledFor(logging.INFO):  # computing it waits for the device
         log.info("%s", told.summary())
 
 

@@ -11,10 +11,10 @@ LONGEST_LOOKUP = 64
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Speculative decoding, in vLLM's words: `num_speculative_tokens` at most per draft.
+    """Speculative decoding, with vLLM's names: at most `num_speculative_tokens` per draft.
 
-    `ngram` looks where the last tokens stood before, `prompt_lookup_max` of them or fewer, but
-    no fewer than `prompt_lookup_min`.
+    `ngram` searches the sequence for an earlier occurrence of its last tokens: at most
+    `prompt_lookup_max` and at least `prompt_lookup_min` of them.
     """
 
     method: Literal["ngram"] = "ngram"
@@ -23,14 +23,14 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_min: Annotated[int, Meta(ge=1, le=LONGEST_LOOKUP)] = 2
 
     def __post_init__(self) -> None:
-        """Raises ValueError for bounds that leave nothing between them."""
+        """Raises ValueError if the lower bound is above the upper one."""
         if self.prompt_lookup_min > self.prompt_lookup_max:
             bounds = f"{self.prompt_lookup_min} is more than {self.prompt_lookup_max}"
             raise ValueError(f"prompt_lookup_min {bounds}, which is prompt_lookup_max")
 
 
 def read_speculative_config(text: str) -> SpeculativeConfig:
-    """From JSON; raises ValueError that names the setting and the field."""
+    """Parse the JSON; raises a ValueError that names the setting and the field."""
     try:
         return msgspec.json.decode(text, type=SpeculativeConfig)
     except msgspec.MsgspecError as error:
@@ -39,18 +39,18 @@ def read_speculative_config(text: str) -> SpeculativeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """None means: as the checkpoint or the machine suggests.
+    """An engine's settings. None means: as the checkpoint or the machine suggests.
 
-    `kv_cache_memory_bytes` bounds the KV blocks, and so does, on a device with memory of its
-    own, `gpu_memory_utilization`, a share of all that it has; `enforce_eager` goes without
-    graphs there, and without replayed steps on a CPU. `threads` are the cores of the CPU.
-    `cpu_kernels` are `native`, `torch`, or `auto`: native if they can be had. `quantization`
-    is `int8` on a CPU, `fp8` or `int4` on a GPU. `speculative_config` is JSON of a
-    SpeculativeConfig; None: no drafts. `kv_offloading_size` is GiB of host memory below
-    a GPU's KV memory, `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such
-    tier. `load_format` is `auto` or `safetensors`, or `dummy`: weights made up from `seed`.
-    `tensor_parallel_size` is how many ranks share out the model; more than one are started
-    before the engine is opened.
+    `kv_cache_memory_bytes` bounds the KV cache; on a device with its own memory so does
+    `gpu_memory_utilization`, a share of all of that memory. `enforce_eager` disables CUDA
+    graphs, and replayed steps on a CPU. `threads` is the number of CPU cores to use.
+    `cpu_kernels` is `native`, `torch`, or `auto`: native if available. `quantization` is `int8`
+    on a CPU, `fp8` or `int4` on a GPU. `speculative_config` is a SpeculativeConfig in JSON;
+    None: no drafts. `kv_offloading_size` is GiB of host memory below a GPU's KV memory, and
+    `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such tier. `load_format`
+    is `auto` or `safetensors`, or `dummy`: weights generated from `seed`.
+    `tensor_parallel_size` is the number of ranks that share the model; if more than one, the
+    other ranks are started before the engine is opened.
     """
 
     model: str
@@ -78,5 +78,5 @@ class EngineConfig:
 
     @property
     def dummy_seed(self) -> int | None:
-        """Of weights that are made up; None: they are read."""
+        """The seed of dummy weights; None if the weights are read from the checkpoint."""
         return self.seed if self.load_format == "dummy" else None

@@ -1,4 +1,4 @@
-"""How large an engine is: its longest sequence, its largest batch, its KV memory."""
+"""The sizes of an engine: its longest sequence, its largest batch, its KV memory."""
 
 import torch
 
@@ -20,9 +20,9 @@ def limits_of(config: EngineConfig, shape: ModelShape, device: torch.device) -> 
 
 
 def batch_tokens(config: EngineConfig, device: torch.device, hidden_size: int | None) -> int:
-    """As many as keep the device's arithmetic busy: more would only make others wait.
+    """Tokens of the largest batch: enough to keep the device busy, as more only add latency.
 
-    A narrow model's products are too small to do so with fewer, and over before anybody waits.
+    A narrow model needs more of them: its matrix products are small, and finish soon.
     """
     if config.max_num_batched_tokens:
         return config.max_num_batched_tokens
@@ -45,7 +45,9 @@ def max_len_of(config: EngineConfig, shape: ModelShape) -> int:
 def num_blocks(
     config: EngineConfig, max_len: int, block_bytes: int, device: torch.device
 ) -> int:
-    """Enough for every seat at full length, within the memory; at least one such sequence."""
+    """KV blocks: enough for every seat at full length, or as many as fit into the memory, which
+    must have room for one such sequence.
+    """
     per_sequence = -(-max_len // config.block_size)
     budget = config.kv_cache_memory_bytes
     if budget is None:
@@ -67,7 +69,7 @@ def check_fits(blocks: int, config: EngineConfig, max_len: int, budget: int) -> 
 
 
 def _free_memory_bytes(device: torch.device) -> int:
-    """Of the device where it has memory of its own that we know to ask for."""
+    """The device's free memory if it has its own and we can query it, else the host's."""
     if device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(device)
         return free

@@ -18,7 +18,7 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 @cache
 def byte_characters() -> Mapping[str, int]:
-    """GPT-2's: printable bytes stand for themselves, the others for what follows U+00FF."""
+    """GPT-2's table: printable bytes are themselves, the others characters after U+00FF."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     shifted = {chr(0x100 + n): byte for n, byte in enumerate(others)}
@@ -27,24 +27,24 @@ def byte_characters() -> Mapping[str, int]:
 
 @dataclass(slots=True)
 class TokenBytes:
-    """The bytes of each token, from `spell`, cached: answers repeat tokens."""
+    """The bytes of each token, from `spell`; cached, because answers repeat tokens."""
 
     spell: Callable[[int], bytes]
     _known: dict[int, bytes] = field(default_factory=dict)
 
     def bytes_of(self, token: int) -> bytes:
-        """The token's own bytes; those of all tokens make the text."""
+        """The token's bytes; concatenated, the bytes of all tokens are the text."""
         if (known := self._known.get(token)) is None:
             known = self._known[token] = self.spell(token)
         return known
 
     def text_of(self, token: int) -> str:
-        """The same as text; bytes that are no character are U+FFFD."""
+        """The token's text; bytes that do not form a character become U+FFFD."""
         return self.bytes_of(token).decode(errors="replace")
 
 
 def token_bytes_of(fast: Any | None, decode: Callable[[int], str]) -> TokenBytes:  # noqa: ANN401
-    """From a tokenizer's Rust part; without one, `decode` gives a single token's text."""
+    """Made from a tokenizer's Rust part; without one, `decode` gives a single token's text."""
     if fast is None:
         return TokenBytes(lambda token: decode(token).encode(errors="replace"))
     kinds = _kinds(part_of(fast.decoder))
@@ -52,7 +52,7 @@ def token_bytes_of(fast: Any | None, decode: Callable[[int], str]) -> TokenBytes
 
     def spell(token: int) -> bytes:
         if token in added:
-            said = str(added[token])  # Gemma has rows of "▁" among these
+            said = str(added[token])  # Gemma has runs of "▁" among these
             return (said if "ByteLevel" in kinds else said.replace(SPACE, " ")).encode()
         word = fast.id_to_token(token)
         if word is None:
@@ -69,21 +69,21 @@ def token_bytes_of(fast: Any | None, decode: Callable[[int], str]) -> TokenBytes
 
 
 def is_byte_level(fast: Any | None) -> bool:  # noqa: ANN401
-    """Whether a text's bytes are its tokens' bytes, one after the other, and nothing else."""
+    """Whether a text's bytes are exactly the concatenated bytes of its tokens."""
     decoder = None if fast is None else part_of(fast.decoder)
     return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
 
 
 def part_of(part: Any | None) -> Any:  # noqa: ANN401
-    """What a `tokenizer.json` says of one part of a tokenizer; None where there is none.
+    """One part of a tokenizer, as in `tokenizer.json`; None if it has no such part.
 
-    To write all of it takes up to a second, in which no other thread runs.
+    Serializing the whole tokenizer takes up to a second, in which no other thread runs.
     """
     return None if part is None else msgspec.json.decode(part.__getstate__())
 
 
 def _of_characters(word: str) -> bytes:
-    """A word with a character that stands for no byte is taken as it is."""
+    """The bytes of a byte-level word; one with a character outside the table is taken as is."""
     known = byte_characters()
     if any(character not in known for character in word):
         return word.encode()
@@ -91,7 +91,7 @@ def _of_characters(word: str) -> bytes:
 
 
 def _kinds(decoder: Any) -> set[str]:  # noqa: ANN401  JSON
-    """The kinds of decoders, those within a sequence too."""
+    """The kinds of decoders, including those within a sequence."""
     if not isinstance(decoder, dict):
         return set()
     inner = [_kinds(one) for one in decoder.get("decoders", ())]

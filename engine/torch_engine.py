@@ -32,7 +32,7 @@ from engine.tiers.tiers import Tiers
 
 @dataclass(slots=True)
 class TorchEngine:
-    """Owns the weights, the KV memory and every sequence handed in until it is gone."""
+    """Owns the weights, the KV memory, and every sequence from its addition to its removal."""
 
     info: EngineInfo
     decoder: Model
@@ -47,7 +47,7 @@ class TorchEngine:
     _refused: Sequence | None = None
 
     def __post_init__(self) -> None:
-        """What is lent and borrowed is of the same blocks."""
+        """Loans are made from the scheduler's blocks."""
         self.lending = BlockLoans(self.scheduler.sequences)
 
     @classmethod
@@ -61,7 +61,7 @@ class TorchEngine:
         pooler: Pooler | None = None,
         runner: Runner | None = None,
     ) -> "TorchEngine":
-        """Put the parts together; `memory` says how many blocks there are."""
+        """Assemble an engine; `memory` determines the number of blocks."""
         blocks = KvManager(
             memory.num_blocks,
             info.block_size,
@@ -83,29 +83,29 @@ class TorchEngine:
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:
-        """One flat region."""
+        """See Engine."""
         return self.memory.regions
 
     @property
     def load(self) -> EngineLoad:
-        """As the scheduler counts."""
+        """See Engine."""
         return self.scheduler.load
 
     def ready(self, request: Request) -> bool:
-        """Whatever takes long is done in a thread."""
+        """See Engine. Grammars are compiled in a thread."""
         grammar, grammars = request.sampling.grammar, self.sampler.grammars
         return grammar is None or grammars is None or grammars.ready(grammar)
 
     def generate(self, request: Request) -> None:
-        """Queue it."""
+        """See Engine."""
         self.scheduler.add(self._generating(request))
 
     def prefill(self, request: Request) -> None:
-        """Queue it, to park after its first token."""
+        """See Engine."""
         self.scheduler.add(self._generating(request, parks=True))
 
     def reserve(self, request: Request) -> Reservation | None:
-        """Take a seat and blocks. A request that was refused last is not looked at anew."""
+        """See Engine. A retry of the request that was refused last does not rebuild it."""
         seq = self._refused
         if seq is None or seq.request is not request:
             seq = self._generating(request)
@@ -115,7 +115,7 @@ class TorchEngine:
         return reservation
 
     def resume(self, request_id: RequestId, tokens: Seq[int]) -> Seq[Sampled]:
-        """Go on from KV that came from elsewhere; behind it may be anything."""
+        """See Engine. Blocks behind the transferred KV may contain anything."""
         seq = self.scheduler.find(request_id)
         self._check_tokens(request_id, tokens)
         index, rest = divmod(len(seq.tokens), self.info.block_size)
@@ -124,7 +124,7 @@ class TorchEngine:
         return list(self.scheduler.resume(request_id, tokens))
 
     def embed(self, request: PoolingRequest) -> None:
-        """Queue it. To the scheduler it is a prompt that nothing follows."""
+        """See Engine. To the scheduler it is a prompt without an answer."""
         check_task(request, self.info.pooling, self.decoder.config.hidden_size)
         prompt = Request(
             request.request_id,
@@ -137,21 +137,21 @@ class TorchEngine:
         self.scheduler.add(seq)
 
     def keys(self, request: Request) -> Seq[bytes]:
-        """Named as the prefix cache does."""
+        """See Engine. These are the prefix cache's keys."""
         return self.scheduler.sequences.kv.keys(Sequence(request))
 
     def known(self, keys: Seq[bytes]) -> int:
-        """A look into the books."""
+        """See Engine."""
         return self.scheduler.sequences.kv.known(keys)
 
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
-        """Others read them, as soon as they are told."""
+        """See Engine. Other nodes may read the blocks as soon as this returns."""
         blocks = self.lending.lend(name, keys)
         self._hand_out(())
         return blocks
 
     def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
-        """Others write to them, as soon as they are told."""
+        """See Engine. Other nodes may write to the blocks as soon as this returns."""
         blocks = self.lending.borrow(name, keys, have)
         self._hand_out(blocks or ())
         return blocks
@@ -165,11 +165,11 @@ class TorchEngine:
         self.lending.give_back(name)
 
     def blocks(self, request_id: RequestId) -> Seq[int]:
-        """In the order of the prompt."""
+        """See Engine."""
         return tuple(self.scheduler.find(request_id).blocks)
 
     def release(self, request_id: RequestId) -> None:
-        """Nothing runs between steps, so the blocks are free at once."""
+        """See Engine."""
         self.scheduler.remove(request_id)
         self.pooler.forget(request_id)
 
@@ -183,7 +183,7 @@ class TorchEngine:
         return admitted
 
     def step(self) -> StepResult:
-        """Run it. An engine without work checks its books instead."""
+        """Run the batch; an engine without work checks its bookkeeping instead."""
         batch = self.scheduler.batch
         if not batch:
             self.stepper.finish()
@@ -195,9 +195,9 @@ class TorchEngine:
         return reservation.blocks[reservation.filled // self.info.block_size :]
 
     def _hand_out(self, blocks: Seq[int]) -> None:
-        """Let other nodes write to these `blocks`, and read what is in the prefix cache.
+        """Other nodes may write to these `blocks`, and read blocks in the prefix cache.
 
-        All block copies are carried out before.
+        All pending block copies are carried out first.
         """
         self.stepper.synchronize(blocks)
         if self.tiers is not None:

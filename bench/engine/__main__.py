@@ -1,9 +1,9 @@
-"""`python -m bench.engine`: one engine alone, beside its ceilings and beside transformers.
+"""`python -m bench.engine`: one engine alone, compared with ceilings and with transformers.
 
 The ceiling of a prompt is its operations over the rate of a large product; that of a decode
 step is also its bytes, weights and KV, over the rate of a long read. Both rates are measured
-just before and after each line, on as many threads, and the better counts. Whatever fits into
-a cache can be faster than that.
+just before and after each line, on as many threads, and the better one counts. Data that fits
+into a cache can be read faster than that.
 """
 
 import os
@@ -29,7 +29,7 @@ from bench.engine.work import BYTES, SHAPES, ModelWork
 from engine.loading import prepare_torch
 from engine.settings import EngineConfig
 
-ROOM = 64  # tokens behind the context, for what is decoded
+ROOM = 64  # tokens after the context, for decode steps
 MOST_OF_THEIRS = 1 << 16  # tokens of KV; its masks grow with their square
 FEWEST, MOST, ABOUT_S, ROUNDS = 3, 30, 2.0, 5  # runs of each measurement
 
@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A prompt of so many tokens, or a step of a batch with a context."""
+    """One measurement: a prompt, or a decode step of a batch with a context."""
 
     batch: int
     context: int | None = None
@@ -72,7 +72,7 @@ class Line:
 
     @property
     def kv_tokens(self) -> int:
-        """Of all its sequences."""
+        """KV tokens of all its sequences."""
         return self.batch * (self.context or 1)
 
     def ours(self, ours: OurEngine, runs: int) -> float:
@@ -82,25 +82,25 @@ class Line:
         return ours.step_s(self.batch, self.context, runs)
 
     def theirs(self, theirs: TransformersEngine, runs: int) -> float:
-        """Theirs, of fewer runs."""
+        """transformers' seconds, from fewer runs."""
         if self.context is None:
             return theirs.prompt_s(self.batch, min(runs, 5))
         return theirs.step_s(self.batch, self.context, min(runs, 10))
 
     def operations(self, work: ModelWork) -> float:
-        """At least so many."""
+        """The fewest operations that it needs."""
         if self.context is None:
             return work.prompt_operations(self.batch)
         return work.step_operations(self.batch, self.context)
 
     def bytes(self, work: ModelWork) -> float:
-        """At least so many; a prompt's are few beside its operations."""
+        """The fewest bytes that it reads; for a prompt, few compared with its operations."""
         return 0 if self.context is None else work.step_bytes(self.batch, self.context)
 
 
 @dataclass(slots=True)
 class Bench:
-    """One shape: what is asked of it, of both sides in turn."""
+    """All measurements of one shape, for both engines."""
 
     name: str
     options: Options
@@ -109,12 +109,12 @@ class Bench:
     work: ModelWork = field(init=False)
 
     def __post_init__(self) -> None:
-        """Its work follows from its shape. Operations on 8 bits have bfloat16's ceiling."""
+        """Count the shape's work. int8 operations have bfloat16's ceiling."""
         narrow = self.options.quantization is not None
         self.work = ModelWork(SHAPES[self.name], weight_bytes=1 if narrow else BYTES)
 
     def run(self) -> None:
-        """Ours first, then theirs: both at once would take Python from one another."""
+        """Ours first, then transformers', as both at once would compete for the GIL."""
         write_checkpoint(Path(self.folder), self.work.shape, dtype=torch.bfloat16)
         options = self.options
         sequences = max(options.batches, default=1)
@@ -130,7 +130,7 @@ class Bench:
                     self._compare(line, took, line.theirs(theirs, runs))
 
     def _ours(self, sequences: int, tokens: int) -> Iterator[tuple[Line, float, int]]:
-        """Each line with our seconds for it, and how often it was run."""
+        """Each line with our seconds, and the number of runs."""
         options = self.options
         settings = EngineConfig(
             model=self.folder,
@@ -148,10 +148,10 @@ class Bench:
             yield line, took, runs
 
     def _measure(self, line: Line, ours: OurEngine, runs: int) -> float:
-        """Our seconds: in rounds, each between two looks at what the machine does at most.
+        """Our seconds, in rounds, each between two measurements of the machine's ceilings.
 
-        That moves by half within seconds. The round that is told is the one in the middle, by
-        how near it came to its own ceiling. What takes long has one: it lasts over many moods.
+        The ceilings change by half within seconds. The reported round is the median by its
+        share of its own ceiling. A long measurement has one round, as it averages such changes.
         """
         rounds, before = list[tuple[float, float, Rates]](), self.meter.measure()
         for _ in range(ROUNDS if runs > FEWEST else 1):
@@ -196,7 +196,7 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
 
 
 def _runs(once: Callable[[int], float]) -> int:
-    """How many fit into about two seconds; the first, which warms up, is not counted."""
+    """How many runs fit into about two seconds, after one that warms up."""
     once(FEWEST)
     since = time.perf_counter()
     once(FEWEST)

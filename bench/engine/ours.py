@@ -1,7 +1,7 @@
 """Our engine, measured: prompts from submission to first token, and whole decode steps.
 
-For decode the KV of a prompt is taken as arrived from elsewhere, as on a decode node: it is
-random, and the first measured step comes at once.
+For decode steps the prompts' KV counts as transferred, as on a decode node: its contents are
+arbitrary, and no prompt has to run before the first measured step.
 """
 
 import cProfile
@@ -29,28 +29,28 @@ PROFILED = 14
 
 
 class Shape(Protocol):
-    """What of a model's dimensions sizes its KV, and the tokens that there are."""
+    """The dimensions of a model that determine the size of its KV and its vocabulary."""
 
     @property
     def num_hidden_layers(self) -> int:
-        """As in config.json; so are the others."""
+        """As in config.json, like the others."""
 
     @property
     def num_key_value_heads(self) -> int:
-        """Of each layer."""
+        """KV heads of each layer."""
 
     @property
     def head_dim(self) -> int:
-        """Numbers of a head."""
+        """The width of a head."""
 
     @property
     def vocab_size(self) -> int:
-        """Tokens are below it."""
+        """The number of token ids."""
 
 
 @dataclass(slots=True)
 class OurEngine:
-    """An engine with memory for the largest batch and context that it will be asked for."""
+    """An engine with memory for the largest batch and context of all measurements."""
 
     engine: TorchEngine
     shape: Shape
@@ -65,10 +65,10 @@ class OurEngine:
         together: int | None = None,
         accelerator: Accelerator | None = None,
     ) -> "OurEngine":
-        """`settings`, for so many sequences of so many tokens; `together`: of all of them."""
+        """Load an engine for `sequences` of `tokens` each, or `together` tokens in total."""
         each = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
         most = sequences * tokens if together is None else together
-        blocks = most // settings.block_size + 2 * sequences  # each may begin and end one
+        blocks = most // settings.block_size + 2 * sequences  # partly filled ones
         engine = load_engine(
             replace(
                 settings,
@@ -84,7 +84,7 @@ class OurEngine:
 
     @property
     def runner(self) -> Runner:
-        """What its steps are run by."""
+        """The runner of its steps."""
         stepper = self.engine.stepper
         if isinstance(stepper, AheadStepper):
             stepper = stepper.plain
@@ -101,19 +101,19 @@ class OurEngine:
         return statistics.median(times)
 
     def prompt(self, length: int) -> None:
-        """A new one, from submission to its first token."""
+        """Run a new prompt, from submission to its first token."""
         self.engine.generate(self._request(length, 1))
         while self._works():
             self.engine.schedule()
             self.engine.step()
 
     def step_s(self, batch: int, context: int, steps: int) -> float:
-        """Median seconds of a decode step, schedule included."""
+        """Median seconds of a decode step, including `schedule`."""
         self.arrive(batch, context, steps)
         return statistics.median(self._steps(batch))
 
     def profile(self, batch: int, context: int, steps: int) -> str:
-        """Where the time of some steps goes, by function; a kernel's counts as its caller's."""
+        """A profile of some steps by function; a kernel's time counts as its caller's."""
         self.arrive(batch, context, steps)
         watch, said = cProfile.Profile(), io.StringIO()
         watch.runcall(self._steps, batch)
@@ -123,7 +123,7 @@ class OurEngine:
         return said.getvalue()
 
     def arrive(self, batch: int, context: int, steps: int) -> list[RequestId]:
-        """So many sequences whose KV came from elsewhere, each good for `steps` steps."""
+        """Add `batch` sequences whose KV counts as transferred, each with room for `steps`."""
         requests = [self._request(context, steps) for _ in range(batch)]
         for request in requests:
             assert self.engine.reserve(request) is not None, "room for all was asked for"
@@ -131,13 +131,13 @@ class OurEngine:
         return [request.request_id for request in requests]
 
     def step(self, batch: int) -> None:
-        """One decode step of all that have arrived."""
+        """Run one decode step of all sequences that have arrived."""
         self.engine.schedule()
         made = self.engine.step().num_tokens
         assert made == batch, f"a step of {made} tokens: the sequences are at their ends"
 
     def end(self, names: Sequence[RequestId]) -> None:
-        """Take them away again."""
+        """Release these sequences."""
         for name in names:
             self.engine.release(name)
 
@@ -154,6 +154,6 @@ class OurEngine:
         return bool(self.engine.load.running or self.engine.load.waiting)
 
     def _request(self, length: int, answer: int) -> Request:
-        prompt = tuple(torch.randint(1, self.shape.vocab_size, (length,)).tolist())  # soon made
+        prompt = tuple(torch.randint(1, self.shape.vocab_size, (length,)).tolist())  # fast
         name = RequestId(f"{random.getrandbits(64):x}")
         return Request(name, prompt, Sampling(answer, temperature=0, ignore_eos=True))

@@ -1,7 +1,7 @@
 """The machine's ceilings, measured in the same run on as many threads.
 
-The best of some runs counts: a ceiling that is too low would flatter what is held against it.
-On a shared host it moves by half within seconds, so it is measured before and after each round.
+The best of several runs counts, because a ceiling that is too low would flatter the results.
+On a shared host it changes by half within seconds, so it is measured before and after a round.
 """
 
 import time
@@ -31,24 +31,24 @@ class Rates:
         )
 
     def better(self, other: "Rates") -> "Rates":
-        """The higher of each."""
+        """The higher of both for each rate."""
         operations = max(self.operations, other.operations)
         return Rates(self.threads, operations, max(self.read_bytes, other.read_bytes))
 
     def seconds(self, operations: float, read_bytes: float) -> float:
-        """The shortest time for so much work: whichever of the two takes longer."""
+        """The shortest time for this work: the longer of that of operations and of bytes."""
         return max(operations / self.operations, read_bytes / self.read_bytes)
 
 
 class Meter:
-    """Keeps what is multiplied and read, 2 GiB, so that measuring takes half a second."""
+    """Keeps the operands, 2 GiB, so that a measurement takes half a second."""
 
     def __init__(self) -> None:
         self._one = torch.randn(SIDE, SIDE).bfloat16()
         self._much = torch.ones(READ_BYTES // 4)
 
     def measure(self) -> Rates:
-        """On torch's threads."""
+        """Measure both rates, on torch's threads."""
         multiplied = _best(lambda: torch.mm(self._one, self._one))
         summed = _best(lambda: self._much.sum())
         return Rates(torch.get_num_threads(), 2 * SIDE**3 / multiplied, READ_BYTES / summed)

@@ -1,7 +1,7 @@
 """transformers' continuous batching, measured on the same checkpoint.
 
-All sequences of a decode run have the same prompt, whose KV transformers then computes once
-and shares: only its steps are measured, and sharing can only make them faster.
+All sequences of a decode run have the same prompt, whose KV transformers computes once and
+shares. Only its steps are measured, and sharing can only make them faster.
 """
 
 import logging
@@ -28,7 +28,7 @@ PATIENCE_S = 300
 
 @dataclass(slots=True)
 class TransformersEngine:
-    """One of its managers, with pages for the largest batch and context."""
+    """A manager of transformers' continuous batching, for the largest batch and context."""
 
     manager: Any
     vocabulary: int
@@ -36,7 +36,7 @@ class TransformersEngine:
     @classmethod
     @contextmanager
     def load(cls, folder: str, sequences: int, tokens: int) -> Iterator["TransformersEngine"]:
-        """Loaded as its own documentation does it, in bfloat16, with torch's attention."""
+        """Load a model as transformers' documentation does, in bfloat16, with SDPA."""
         disable_progress_bar()  # type: ignore[no-untyped-call]
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.bfloat16, attn_implementation="sdpa"
@@ -53,7 +53,7 @@ class TransformersEngine:
         tokens: int,
         most: int = BATCH_TOKENS,
     ) -> Iterator["TransformersEngine"]:
-        """With pages for so many sequences of so many tokens; `most` tokens in one batch."""
+        """A manager with pages for `sequences` of `tokens` each; `most` tokens in one batch."""
         logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
         greedy = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=False, eos_token_id=-1, max_new_tokens=1
@@ -75,7 +75,7 @@ class TransformersEngine:
         return statistics.median(times)
 
     def step_s(self, batch: int, context: int, steps: int) -> float:
-        """Mean seconds of a step, while all sequences are past their prompts."""
+        """Mean seconds of a step, while all sequences decode."""
         prompt = torch.randint(1, self.vocabulary, (context,)).tolist()
         self._run([prompt], 1)
         results = self._run([prompt] * batch, steps + batch)
@@ -97,7 +97,7 @@ class TransformersEngine:
 
 
 def random_model(config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Any:  # noqa: ANN401  theirs
-    """What `config.json` says, with numbers of theirs."""
+    """A model with this config.json and transformers' random initialization."""
     known = AutoConfig.for_model(**config)
     auto: Any = AutoModelForCausalLM
     with device:

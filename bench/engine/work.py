@@ -26,21 +26,21 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelWork:
-    """Of a random Llama in bfloat16, or with weights of another size."""
+    """The work of a random Llama in bfloat16, or with weights of another size."""
 
     shape: Shape
     weight_bytes: float = BYTES
 
     @property
     def layer_weights(self) -> int:
-        """Of all layers together."""
+        """Weights of all layers together."""
         one = self.shape
         attention = (2 * one.num_attention_heads + 2 * one.num_key_value_heads) * one.head_dim
         return one.num_hidden_layers * one.hidden_size * (attention + 3 * one.intermediate_size)
 
     @property
     def head_weights(self) -> int:
-        """Of the last product, onto the vocabulary."""
+        """Weights of the LM head."""
         return self.shape.hidden_size * self.shape.vocab_size
 
     def prompt_operations(self, tokens: int) -> int:

@@ -1,1 +1,1 @@
-"""Our kernels and steps on one GPU, beside their floors and beside torch's own."""
+"""Our kernels and steps on one GPU, compared with their floors and with torch's own."""

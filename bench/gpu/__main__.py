@@ -1,12 +1,12 @@
-"""`python -m bench.gpu`: kernels and steps on one GPU, beside their floors and torch's own.
+"""`python -m bench.gpu`: kernels and steps on one GPU, compared with floors and torch's own.
 
     python -m bench.gpu --out results.json
     python -m bench.gpu --shapes 8b --only decode_attention product
     python -m bench.gpu --device cpu --shapes tiny
 
-The last tries the bench itself out, without a GPU: its numbers say nothing. A floor is what a
-row must move or compute, over what the device did at most in this very run. This process
-touches no device: bench/gpu/lanes.py says who does.
+The last command tests the benchmark itself without a GPU; its numbers are meaningless. A floor
+is what a row must move or compute, divided by the device's peak rate in the same run. This
+process does not touch the device; its child processes do (bench/gpu/lanes.py).
 """
 
 import argparse
@@ -36,7 +36,7 @@ NO_DEVICE = 2
 
 @dataclass(slots=True)
 class Book:
-    """What was measured so far: said line by line, and written anew behind each."""
+    """The results so far: printed line by line, and rewritten to the file after each."""
 
     out: Path | None
     lanes: RowProcesses
@@ -44,7 +44,7 @@ class Book:
     measured: list[Measured] = field(default_factory=list)
 
     def add(self, one: Measured) -> None:
-        """One more row."""
+        """Add one row."""
         if "ceilings" not in self.said and (known := self.lanes.ceilings) is not None:
             self.said |= self.lanes.facts | {"ceilings": known}
             _say(report.heading(self.said, Ceilings(**known)))
@@ -54,7 +54,7 @@ class Book:
             report.write(self.out, self.said, self.measured)
 
     def close(self) -> None:
-        """What was asked for, and whether it was reached."""
+        """Print the targets, and whether they were reached."""
         lines = [*map(str, verdicts(self.measured))]
         _say("\n".join(["", *lines]))
         if self.out is not None:
@@ -62,7 +62,7 @@ class Book:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0, 1 where a row failed, 2 without a device."""
+    """Run the benchmark; exit code 0, 1 if a row failed, 2 without a device."""
     ends_at = time.monotonic()
     asked = _parser().parse_args(arguments)
     ends_at += asked.seconds
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(*_: object) -> NoReturn:
-    """Nothing that was started outlives us."""
+    """Exit normally, so that no child process outlives this one."""
     sys.exit(1)
 
 

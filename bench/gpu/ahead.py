@@ -1,11 +1,10 @@
-"""Kernels compiled ahead of their rows, by as many processes as there are cores: nothing runs.
+"""Compiles kernels ahead of their rows, in as many processes as there are cores; runs nothing.
 
     python -m bench.gpu.ahead SHAPE MODULE
 
-goes through a module's rows over tensors without memory, and through the start of an engine
-where the rows are whole steps. What Triton compiles for them is in its cache then, where the
-process that measures finds it. A row that cannot be gone through like this is named, and
-compiled when it is measured.
+executes a module's rows over tensors without memory, and the start of an engine for rows of
+whole steps. Triton then has their kernels in its cache, where the measuring process finds them.
+A row for which this does not work is named, and its kernels are compiled when it is measured.
 """
 
 import os
@@ -29,15 +28,15 @@ from bench.gpu.shapes import SHAPES, Shape
 
 STEPS, OVERLAPPED = "steps", "overlapped_steps"
 WITHOUT_KERNELS = {"handovers", "loading", "their_steps", "products", "apart_steps"}
-"""Or with none that no other module has."""
-LAYERS = 4  # what is launched for one of them is launched for any
+"""Or without kernels that no other module has."""
+LAYERS = 4  # all layers have the same launches
 META = torch.device("meta")
 LONGEST_S = 150.0
 STDERR = 2
 
 
 def compile_ahead(entries: Sequence[RowEntry], ends_at: float) -> None:
-    """All that these launch; who is still at it by then, or for too long, is killed."""
+    """Compile the kernels of `entries`; kills processes that take too long, or at `ends_at`."""
     wanted = dict.fromkeys((one.shape.name, one.module) for one in entries)
     jobs = [job for job in wanted if job[1] not in WITHOUT_KERNELS]
     until = min(ends_at, time.monotonic() + LONGEST_S)
@@ -46,14 +45,14 @@ def compile_ahead(entries: Sequence[RowEntry], ends_at: float) -> None:
 
 
 def _compile(until: float, job: tuple[str, str]) -> None:
-    """In a process of its own."""
+    """Compile one module's kernels in a separate process."""
     left, command = until - time.monotonic(), [sys.executable, "-m", "bench.gpu.ahead", *job]
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(command, stdout=STDERR, timeout=max(0.0, left), check=False)
 
 
 def compile_module(shape: Shape, module: str, package: ModuleType = our_rows) -> Iterator[str]:
-    """Names the rows that cannot be compiled like this, and why."""
+    """Compile; yields the rows for which this does not work, and why."""
     from engine.kernels.gpu.overlapping import overlap_launches
 
     compile_only()
@@ -71,7 +70,7 @@ def compile_module(shape: Shape, module: str, package: ModuleType = our_rows) ->
 
 
 def compile_only() -> None:
-    """From now on, in this process, what is launched is compiled, and does not run."""
+    """From now on, launches in this process are compiled but not run."""
     from triton.runtime.jit import JITFunction
 
     launch: Callable[..., object] = JITFunction.run
@@ -83,7 +82,7 @@ def compile_only() -> None:
 
 
 def _engine(shape: Shape) -> None:
-    """Everything that it launches before it serves, and its decode steps."""
+    """Compile all that an engine launches at startup, and its decode steps."""
     from bench.gpu.engines import Loaded
 
     layers = min(LAYERS, shape.num_hidden_layers)
@@ -99,31 +98,31 @@ def _accelerator() -> Any:  # noqa: ANN401  engine.running.accelerator's, more t
     from engine.kernels.sampling import SamplingKernels
 
     class Compiling:
-        """See Accelerator: one without memory."""
+        """See Accelerator; without memory."""
 
         kernels = TritonKernels()
         products = TritonProducts()
         drawing = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
 
         def copy_to_host(self, _: torch.Tensor) -> None:
-            """Nothing is there."""
+            """Nothing to copy."""
 
         def recorder(self) -> "Compiling":
-            """Itself."""
+            """The same object."""
             return self
 
         def record(self, work: Callable[[], None]) -> Callable[[], None]:
-            """Once through it."""
+            """Run `work` once."""
             work()
             return work
 
         def record_pieces(self, work: Callable[..., None]) -> list[Callable[[], None]]:
-            """Once through all of them, and what lies between."""
+            """Run all pieces once, and what is launched between them."""
             work(lambda between: between())
             return []
 
         def lend(self, tensor: torch.Tensor) -> torch.Tensor:
-            """Itself."""
+            """The same object."""
             return tensor
 
     return Compiling()

@@ -1,14 +1,14 @@
-"""Many launches as one CUDA graph, where what is asked is the device's time of all of them."""
+"""Captures many launches as one CUDA graph, to measure the device's time for all of them."""
 
 import torch
 
 from bench.gpu.row import Run
 
-WARM_UPS = 2  # kernels are compiled, libraries take their workspaces
+WARM_UPS = 2  # kernels are compiled, libraries allocate their workspaces
 
 
 def captured(run: Run, device: torch.device) -> Run:
-    """Its replay; on a CPU `run` itself."""
+    """The replay of `run`'s graph; on a CPU `run` itself."""
     if device.type != "cuda":
         return run
     stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""The device's peak rates, measured in the same run; floors in seconds follow from them."""
+"""The device's peak rates, measured in the same run; they turn floors into seconds."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +9,7 @@ from bench.gpu.row import Run
 from bench.gpu.timing import Timer
 from engine.kernels.floor import Floor
 
-COPY_BYTES, SIDE = 4 << 30, 8192  # too much for any cache, and enough to fill any GPU
+COPY_BYTES, SIDE = 4 << 30, 8192  # larger than any cache, and enough to fill any GPU
 SMALL_COPY_BYTES, SMALL_SIDE = 16 << 20, 256
 
 
@@ -25,13 +25,13 @@ class Ceilings:
     float8: float | None = None
 
     def seconds(self, floor: Floor) -> float:
-        """The shortest time for so much work: that of its bytes or of its operations."""
+        """The shortest time for a floor: the longer of its bytes' and its operations' time."""
         rate = self.float8 if floor.unit == "float8" and self.float8 else self.bfloat16
         return max(floor.bytes / self.bandwidth, floor.operations / rate)
 
 
 def measure(device: torch.device, timer: Timer) -> Ceilings:
-    """Takes 8 GiB of a GPU's memory for a moment."""
+    """Measure the peak rates; takes 8 GiB of a GPU's memory meanwhile."""
     large = device.type == "cuda"
     size, side = (COPY_BYTES, SIDE) if large else (SMALL_COPY_BYTES, SMALL_SIDE)
     bandwidth = 2 * size / timer.seconds(_copy(size, device))
@@ -42,13 +42,13 @@ def measure(device: torch.device, timer: Timer) -> Ceilings:
 
 
 def _copy(size: int, device: torch.device) -> Run:
-    """Its memory is let go of with it."""
+    """A copy; its memory is freed with it."""
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     return partial(torch.empty_like(source).copy_, source)
 
 
 def _float8(one: torch.Tensor, other: torch.Tensor, timer: Timer) -> float | None:
-    """By cuBLAS; None where the device or this torch has none."""
+    """Operations per second of cuBLAS's fp8 product; None if it is not supported here."""
     unit = torch.ones((), device=one.device)
     try:
         left, right = one.to(torch.float8_e4m3fn), other.to(torch.float8_e4m3fn)

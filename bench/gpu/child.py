@@ -1,8 +1,8 @@
 """The process that measures: `python -m bench.gpu.child`, started by bench/gpu/lanes.py.
 
-It touches the device, and the process that started it does not. So whatever a row does to it,
-to the device's context or to this process, is this process's end and no other's. What it found
-it tells line by line, as JSON, before it goes on.
+It touches the device, and the process that started it does not. So whatever a row does to the
+device's context, or to this process, ends only this process. It reports each result as a line
+of JSON before it continues.
 """
 
 import json
@@ -25,9 +25,9 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def run(job: dict[str, Any], tell: Tell) -> None:
-    """The rows from `first` to before `end`, of `shapes` and `only`; ceilings, if None are.
+    """Measure the rows from `first` to before `end`, of `shapes` and `only`.
 
-    It ends early with the row that has cost us the device.
+    Measures ceilings first, if they are None. Ends early after a row that has lost the device.
     """
     device = numbered(torch.device(job["device"]))
     if device.type == "cuda":
@@ -49,12 +49,12 @@ def run(job: dict[str, Any], tell: Tell) -> None:
 
 
 def numbered(device: torch.device) -> torch.device:
-    """`cuda` is the first one; it is no device of torch's until it has a number."""
+    """A device with its index: `cuda` is the first one, and tensors' devices have a number."""
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def main() -> None:
-    """A job as JSON, and the descriptor of a pipe to tell it by, are the arguments."""
+    """The arguments are a job as JSON, and the descriptor of a pipe for reports."""
     with os.fdopen(int(sys.argv[2]), "w") as pipe:
 
         def tell(news: dict[str, Any]) -> None:

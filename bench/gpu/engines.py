@@ -1,6 +1,6 @@
 """Our engine over dummy weights of a shape, shared by all rows of the shape.
 
-Whatever it imports is more than torch and triton, so rows import this only when they are made.
+It imports more than torch and triton, so rows import it only in `make`.
 """
 
 import json
@@ -22,7 +22,7 @@ ROOM = 256  # tokens that a decode row may add to each sequence
 class Loaded:
     """One engine for all rows of a shape, loaded by the first.
 
-    `accelerator` instead of the device's own.
+    `accelerator` replaces the device's own.
     """
 
     shape: Shape
@@ -55,10 +55,10 @@ class Loaded:
 
 
 def room_of(shape: Shape) -> int:
-    """Tokens behind the context."""
+    """Tokens of room after the context."""
     return min(ROOM, shape.max_position_embeddings - shape.context)
 
 
 def write_config(folder: Path, shape: Shape) -> None:
-    """All that a dummy needs."""
+    """Write config.json, which is all that dummy weights need."""
     (folder / "config.json").write_text(json.dumps(shape.config))

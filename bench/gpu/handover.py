@@ -21,12 +21,12 @@ from kv_transfer.thread.threaded import Connector
 
 HERE = "127.0.0.1"
 STARTING_S, PATIENCE_S = 60.0, 20.0
-KEY = 0x5EED  # of what the source's memory has in it
+KEY = 0x5EED  # seed of the source's contents
 
 
 @dataclass(slots=True)
 class HandoverPair:
-    """The sink's half, and a pipe to the source's process."""
+    """The sink's side, and a pipe to the source's process."""
 
     memory: Tensor
     connector: Connector
@@ -38,9 +38,9 @@ class HandoverPair:
     def open(
         cls, device: torch.device, blocks: int, block_bytes: int, level: str
     ) -> "HandoverPair":
-        """Both with `blocks` of memory, and checksums as --kv-checksum has them.
+        """Open both sides with `blocks` blocks, and checksums as in --kv-checksum.
 
-        Raises RuntimeError where the source does not start.
+        Raises RuntimeError if the source does not start.
         """
         spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
         settings = theirs, str(device), (blocks, block_bytes), level
@@ -54,7 +54,7 @@ class HandoverPair:
         return cls(memory, connector, process, ours, count())
 
     def hand_over(self) -> Tensor:
-        """All blocks, offered there and arrived here; raises RuntimeError where they do not."""
+        """Transfer all blocks, from offer to arrival; raises RuntimeError if that fails."""
         self.pipe.send(str(next(self.numbers)))
         service, sink = self.connector.service, self.connector.sink
         if not self.pipe.poll(PATIENCE_S):
@@ -70,12 +70,12 @@ class HandoverPair:
                 return self.memory
 
     def twin(self) -> Tensor:
-        """What has to be there then."""
+        """The contents that must have arrived."""
         return content(self.memory)
 
     def close(self) -> None:
-        """Both processes let go of their memory, or are made to."""
-        with suppress(OSError):  # it has ended already
+        """Free the memory of both processes; kills the source if it does not end."""
+        with suppress(OSError):  # the source has ended already
             self.pipe.send(None)
         self.connector.stop()
         self.process.join(PATIENCE_S)
@@ -83,7 +83,7 @@ class HandoverPair:
 
 
 def connect(name: str, memory: Tensor, level: str) -> Connector:
-    """A connector over this memory, started."""
+    """A started connector over this memory."""
     blocks, block_bytes = memory.shape
     region = KvRegion(memory.data_ptr(), block_bytes, blocks, str(memory.device))
     layout = KvLayout("bytes", 1, 1, (block_bytes,))
@@ -102,7 +102,7 @@ def content(like: Tensor) -> Tensor:
 
 
 def serve(pipe: Connection, device: str, size: tuple[int, int], level: str) -> None:
-    """The source: offers everything under each name that comes, until None does."""
+    """The source: offers all blocks under each name that it receives, until it gets None."""
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(device)
     memory = torch.empty(size, dtype=torch.uint8, device=device)

@@ -1,7 +1,7 @@
 """Measures rows in child processes, one after the other.
 
-A row that breaks its process, or never comes back, is told as failed, and the next process
-begins behind it. When the time is up the one that runs is killed, whatever it does.
+A row that breaks its process, or hangs, is reported as failed, and the next process begins
+after it. When the time is up, the running process is killed.
 """
 
 import json
@@ -28,7 +28,7 @@ LATE, NO_TIME = "no answer within {:.0f} s", "no time left"
 
 
 class NoCeilings(Exception):
-    """The device does not even copy and multiply; why, if it was said."""
+    """The device cannot even copy and multiply; with the reason, if one was reported."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class RowProcess:
         return self.news.get(timeout=max(0.0, seconds))
 
     def ending(self) -> str:
-        """Of one that tells no more: how it ended."""
+        """How a process ended that reports no more."""
         try:
             code = self.process.wait(ENDING_S)
         except subprocess.TimeoutExpired:
@@ -68,7 +68,7 @@ class RowProcess:
         return f"its process ended by {signal.Signals(-code).name}"
 
     def kill(self) -> None:
-        """What is left of it, and of those it started."""
+        """Kill the process and those that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -76,16 +76,16 @@ class RowProcess:
     def _listen(self, pipe: int) -> None:
         with os.fdopen(pipe) as lines:
             for line in lines:
-                with suppress(ValueError):  # the end of one that was killed while it told
+                with suppress(ValueError):  # cut off, if it was killed during a report
                     self.news.put(json.loads(line))
         self.news.put(None)
 
 
 @dataclass(slots=True)
 class RowProcesses:
-    """Measures all rows, by one process after another; each is sent `job`.
+    """Measures all rows in one process after another; each gets `job`.
 
-    `ceilings` and `facts` are there once the first process has measured.
+    `ceilings` and `facts` are set once the first process has measured them.
     """
 
     entries: Sequence[RowEntry]
@@ -97,7 +97,7 @@ class RowProcesses:
     module: str = "bench.gpu.child"
 
     def results(self) -> Iterator[Measured]:
-        """Row by row, also those that there was no time for. Raises NoCeilings."""
+        """The rows' results, including rows for which there was no time. Raises NoCeilings."""
         index, failures = 0, 0
         while index < len(self.entries):
             if time.monotonic() >= self.ends_at:
@@ -112,9 +112,9 @@ class RowProcesses:
                 raise NoCeilings
 
     def _lane(self, first: int) -> Iterator[Measured]:
-        """What one process comes to, in order, up to the row that ends it.
+        """The results of one process, in order, up to the row that ends it.
 
-        One that ends between two rows, as its device was lost, has nothing against the next.
+        If it ends between two rows, because its device was lost, the next row has not failed.
         """
         end = lane_end(self.entries, first, one_process=self.job["device"] == "cpu")
         told = {"first": first, "end": end, "ceilings": self.ceilings}
@@ -136,7 +136,7 @@ class RowProcesses:
             child.kill()
 
     def _next(self, child: RowProcess) -> Measured:
-        """What is told of the row that is next; raises _ProcessEnded."""
+        """The report of the next row; raises _ProcessEnded."""
         begun, until = False, time.monotonic() + STARTING_S + self.row_s
         while True:
             left = min(until, self.ends_at) - time.monotonic()
@@ -158,7 +158,7 @@ class RowProcesses:
 
 
 class _ProcessEnded(Exception):
-    """A process, with the row that it had `begun`, or before it had."""
+    """A process has ended, during the row that it had `begun`, or before any."""
 
     def __init__(self, why: str, begun: bool) -> None:
         super().__init__(why)

@@ -1,7 +1,7 @@
-"""A checkpoint's weights from files to a device, beside what disk and bus do in the same run.
+"""Loads a checkpoint's weights to a device, compared with disk and bus in the same run.
 
-The least that a load can take is that of its bytes at the slower of two rates: of reads of the
-same files, by as many threads as there are cores, and of copies from pinned memory to it.
+A load's floor is its bytes at the slower of two rates: that of reading the same files, by as
+many threads as there are cores, and that of copies from pinned memory to the device.
 """
 
 import json
@@ -30,9 +30,9 @@ from engine.models.config import ModelConfig
 from engine.models.weights import store_of
 from engine.running.accelerator import open_accelerator
 
-WANTED_BYTES = 2 << 30  # of layers, beside which are the embedding and the head
+WANTED_BYTES = 2 << 30  # of layers; embedding and head come on top
 FILE_BYTES = 1 << 30
-MOST_THREADS = 16  # that only read: more than a load has, as a floor wants the device's limit
+MOST_THREADS = 16  # for the floor: more than a load uses, to reach the disk's limit
 WARM_LOADS = 3
 GIGA = 1e9
 
@@ -48,7 +48,7 @@ class Stored:
 
     @classmethod
     def write(cls, shape: Shape, folder: Path, device: torch.device) -> "Stored":
-        """As many layers of the shape as make WANTED_BYTES, of made-up weights."""
+        """Write WANTED_BYTES of the shape's layers, with made-up weights."""
         (folder / "config.json").write_text(json.dumps(shortened(shape).config))
         dummy = open_checkpoint(str(folder), dummy_seed=0)
         config = read_config(dummy, "auto")
@@ -60,23 +60,23 @@ class Stored:
             save_file(weights, folder / file)
             places |= dict.fromkeys(names, file)
         (folder / INDEX).write_text(json.dumps({"weight_map": places}))
-        os.sync()  # what was not written cannot be forgotten
+        os.sync()  # dirty pages cannot be dropped from the cache
         return cls(open_checkpoint(str(folder)), config, shape.dtype, device)
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(file.stat().st_size for file in self.checkpoint.weight_files)
 
     def cold(self) -> Counted:
-        """One load behind the system's forgetting of the files, where it does forget."""
+        """One load after the files were dropped from the page cache, if that is possible."""
         self._forget()
         took = self._load_s()
         self._forget()
         return self._counted(took, self._read_s())
 
     def warm(self) -> Counted:
-        """The median of loads out of the system's memory."""
+        """The median of loads from the page cache."""
         self._read_s()
         took = statistics.median(self._load_s() for _ in range(WARM_LOADS))
         return self._counted(took, self._read_s())
@@ -89,7 +89,7 @@ class Stored:
         return Counted(took, max(read_s, size / bus), told)
 
     def _load_s(self) -> float:
-        """As an engine loads them, until the last byte is there."""
+        """Seconds to load the weights as an engine does, until the last byte is there."""
         since = time.perf_counter()
         model = load_model(self.checkpoint, self.config, 1, self._place())
         self._wait()
@@ -106,7 +106,7 @@ class Stored:
         return Placement(self.dtype, device, kernels, None, storage)
 
     def _read_s(self) -> float:
-        """All files, to buffers of main memory."""
+        """Seconds to read all files into buffers of host memory."""
         count = max(READERS, min(MOST_THREADS, len(os.sched_getaffinity(0))))
         buffer = self._buffer(count * PART_BYTES).numpy().data
         parts = [part for file in self.checkpoint.weight_files for part in _parts(file)]
@@ -117,7 +117,7 @@ class Stored:
         return time.perf_counter() - since
 
     def _bus_rate(self) -> float:
-        """Bytes in a second of copies out of one buffer, as large as a load's."""
+        """Bytes per second of copies from one buffer, of the size of a load's."""
         source = self._buffer(BUFFER_BYTES)
         target = torch.empty(BUFFER_BYTES, dtype=torch.uint8, device=self.device)
 
@@ -127,12 +127,12 @@ class Stored:
         return BUFFER_BYTES / timer_of(self.device).seconds(copy)
 
     def _buffer(self, size: int) -> torch.Tensor:
-        """Written to once, so that its pages are there."""
+        """A buffer that was written to once, so that its pages exist."""
         pinned = self.device.type == "cuda"
         return torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
 
     def _forget(self) -> None:
-        """A file in memory alone is not forgotten."""
+        """Drop the files from the page cache; does nothing for files in tmpfs."""
         for file in self.checkpoint.weight_files:
             with file.open("rb") as opened:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -143,13 +143,13 @@ class Stored:
 
 
 def shortened(shape: Shape) -> Shape:
-    """With as many of its layers as make WANTED_BYTES."""
+    """The shape with only as many layers as make WANTED_BYTES."""
     layers = max(1, WANTED_BYTES // layer_bytes(shape))
     return replace(shape, num_hidden_layers=min(shape.num_hidden_layers, layers))
 
 
 def _files(tensors: Mapping[str, object]) -> Iterator[Sequence[str]]:
-    """Names of what goes into one file, in the order in which a model takes them."""
+    """The tensors' names file by file, in the order in which a model takes them."""
     names, size = list[str](), 0
     for name, tensor in tensors.items():
         assert isinstance(tensor, DummyTensorFile), "weights of a dummy"
@@ -169,7 +169,7 @@ def _parts(file: Path) -> Iterator[tuple[Path, int, int]]:
 
 
 def _read_part(part: tuple[Path, int, int], into: memoryview) -> None:
-    """What was read there before is written over."""
+    """Read part of a file, overwriting the buffer."""
     file, first, count = part
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -19,14 +19,13 @@ NOTHING: Kernels = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds are of the device, `host_s` what one call takes the host.
+    """One row's result. Seconds are the device's; `host_s` is the host's time for one call.
 
-    Of a step they are from one step's end to the next one's, on the device; `clock_s` is the
-    same by the host's clock, `busy_s` what of it the device works, and `host_s` what it does
-    not. Of a row that waits for others than the device they are the clock's.
-
-    `error` is how far the result is from the twin's, |ours - twin| / |twin|. `told` is what a
-    row says of itself. `kernels` is what a step is made of (bench/gpu/profiling.py).
+    For a step, seconds are from one step's end to the next one's, on the device; `clock_s` is
+    the same by the host's clock, `busy_s` the part in which the device works, and `host_s` the
+    part in which it does not. For a row that waits for more than the device, all are by the
+    host's clock. `error` is |ours - twin| / |twin|. `told` is the row's own report. `kernels`
+    are those of a step (bench/gpu/profiling.py).
     """
 
     shape: str
@@ -47,7 +46,7 @@ class Measured:
 
     @property
     def share(self) -> float | None:
-        """Of the ceiling: 1 is as fast as can be."""
+        """The share of the ceiling that is reached: 1 is the fastest possible."""
         if self.seconds is None or self.floor_s is None:
             return None
         return self.floor_s / self.seconds
@@ -62,7 +61,7 @@ class Meter:
     ceilings: Ceilings
 
     def measure(self, shape: Shape, row: Row) -> Measured:
-        """Whatever happens to it."""
+        """Measure a row; its errors are caught and reported."""
         named = shape.name, row.name, row.setting
         self._tidy()
         try:
@@ -70,7 +69,7 @@ class Meter:
             try:
                 return self._measure(named, prepared)
             finally:
-                prepared.close()  # what it takes is gone with a device that is lost
+                prepared.close()  # impossible if the device is lost
         except Exception as error:  # noqa: BLE001  one row's failure is a result
             return Measured(*named, failed=told(error))
 
@@ -95,7 +94,7 @@ class Meter:
         )
 
     def device_is_lost(self) -> bool:
-        """Whether something that ran has broken it for this process, as a stray write does."""
+        """Whether a row has broken the device for this process, for example by a bad write."""
         if self.device.type != "cuda":
             return False
         try:
@@ -115,7 +114,7 @@ class Meter:
         return _Times(self.timer.seconds(run), self.timer.host_seconds(run))
 
     def _of_steps(self, run: Run) -> "_Times":
-        """What it is made of is looked at last: a device without a profiler has the times."""
+        """Measure a step; profiles last, so that without a profiler there are still times."""
         times, why = self.timer.step_times(run), None
         try:
             kernels = self.timer.kernels(run)
@@ -126,7 +125,7 @@ class Meter:
         return _Times(times.seconds, host_s, times.clock_s, busy_s, None, why, kernels)
 
     def _tidy(self) -> None:
-        """What rows before have left to the collector is in the way of this one."""
+        """Collect what earlier rows have left to the garbage collector."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -148,7 +147,7 @@ def _counted(took: object) -> "_Times":
 
 
 class _Times(NamedTuple):
-    """As Measured names them."""
+    """See Measured."""
 
     seconds: float
     host_s: float | None = None
@@ -160,12 +159,12 @@ class _Times(NamedTuple):
 
 
 def told(error: Exception) -> str:
-    """In one line."""
+    """An error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:400]
 
 
 def difference(ours: object, twin: object) -> float:
-    """|ours - twin| / |twin| in float64, of the first of several; NaN where either has one."""
+    """|ours - twin| / |twin| in float64, of the first of several; NaN if either has NaNs."""
     one, other = _first(ours).double(), _first(twin).double()
     return float((one.reshape(-1) - other.reshape(-1)).norm() / other.norm())
 

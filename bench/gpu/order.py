@@ -30,7 +30,7 @@ ORDER = (
     "pieces",
 )
 ALONE = {"steps", "overlapped_steps", "apart_steps", "their_steps"}
-"""Their model fills the device: none other is beside it."""
+"""Modules whose model fills the device, so that no other may be loaded beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RowEntry:
     row: Row | Measured
 
     def failed(self, why: str) -> Measured:
-        """It was not measured."""
+        """A result that says why the row was not measured."""
         if isinstance(self.row, Measured):
             return self.row
         return Measured(self.shape.name, self.row.name, self.row.setting, failed=why)
@@ -51,9 +51,9 @@ class RowEntry:
 def find_entries(
     shapes: Sequence[Shape], only: Sequence[str], package: ModuleType = our_rows
 ) -> list[RowEntry]:
-    """Module by module, each for all shapes: rows with one of `only` in their line; none: all.
+    """Rows whose line has one of `only`, or all if that is empty, by module, then by shape.
 
-    The same in each process that asks.
+    The result is the same in all processes.
     """
     return [
         RowEntry(shape, module, row)
@@ -65,7 +65,7 @@ def find_entries(
 
 
 def lane_end(entries: Sequence[RowEntry], first: int, *, one_process: bool) -> int:
-    """The entry behind the last that a process may measure which begins with `first`."""
+    """The entry after the last one that a process that begins with `first` may measure."""
     if one_process:
         return len(entries)
     ours = entries[first]
@@ -78,12 +78,12 @@ def lane_end(entries: Sequence[RowEntry], first: int, *, one_process: bool) -> i
 
 
 def wanted(line: str, only: Sequence[str]) -> bool:
-    """Whether it has one of these words in it."""
+    """Whether a row's line has one of these words; none: all do."""
     return not only or any(word in line for word in only)
 
 
 def _modules(package: ModuleType) -> list[str]:
-    """What is not in ORDER comes last."""
+    """The modules' names in the order of ORDER; others come last."""
     found = [one.name for one in pkgutil.iter_modules(package.__path__)]
     return sorted(found, key=lambda name: (_place(name), name))
 

@@ -1,8 +1,8 @@
-"""Which kernels a step is made of, and how long each works: as torch's profiler sees it.
+"""Which kernels a step launches, and how long each works, by torch's profiler.
 
-It slows a step down, so no time of a row comes from here. Where all kernels together work less
-than the device is busy for, the rest is between them: a launch of a graph has to wait for the
-one before it, which costs a microsecond or two each time.
+The profiler slows a step down, so a row's times do not come from here. If all kernels together
+work for less time than the device is busy, the rest is between them: a launch in a graph has to
+wait for the one before it, which costs a microsecond or two each time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ PROFILED_RUNS = 3
 LONGEST_NAME = 120
 US = 1e-6
 Kernels = Mapping[str, Sequence[float]]
-"""By name: how often in one call, and for how many seconds in all of that."""
+"""By name: launches in one call, and their total seconds."""
 
 
 def kernels_of(run: Run, device: torch.device) -> Kernels:
-    """Of some calls of it, those that take longest first; operations of torch on a CPU."""
+    """The kernels of some calls, the longest first; on a CPU, torch's operations."""
     on_gpu = device.type == "cuda"
     activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
     with profile(activities=[activity]) as seen:

@@ -22,7 +22,7 @@ COLUMNS = {"us": 10, "floor": 10, "share": 7, "host us": 9, "clock": 10, "error"
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """Of the device and what drives it."""
+    """Facts about the device, its driver and the libraries."""
     return {
         "device": _name(device),
         "driver": _driver() if device.type == "cuda" else None,
@@ -34,7 +34,7 @@ def facts(device: torch.device) -> dict[str, Any]:
 
 
 def asked() -> dict[str, Any]:
-    """What was run, and when."""
+    """The command that was run, and when."""
     return {
         "format": FORMAT,
         "command": " ".join(["python", "-m", "bench.gpu", *sys.argv[1:]]),
@@ -44,7 +44,7 @@ def asked() -> dict[str, Any]:
 
 
 def write(file: Path, said: dict[str, Any], measured: Sequence[Measured]) -> None:
-    """All of it, anew each time: a run that is cut off keeps what it had."""
+    """Rewrite the whole file each time, so that an interrupted run keeps its results."""
     rows = [asdict(one) | {"share": one.share} for one in measured]
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_name(file.name + ".part")
@@ -53,7 +53,7 @@ def write(file: Path, said: dict[str, Any], measured: Sequence[Measured]) -> Non
 
 
 def heading(said: dict[str, Any], ceilings: Ceilings) -> str:
-    """The device and what it does at most."""
+    """The device and its peak rates."""
     float8 = f", float8 {ceilings.float8 / TERA:.0f}" if ceilings.float8 else ""
     titles = "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
     return (
@@ -66,7 +66,7 @@ def heading(said: dict[str, Any], ceilings: Ceilings) -> str:
 
 
 def line(one: Measured) -> str:
-    """One row; of a step also the kernels that take longest, and what is between all."""
+    """One row; for a step also the longest kernels, and the time between kernels."""
     title = f"{one.shape:14}{f'{one.name}: {one.setting}':62}"
     if one.failed is not None:
         return f"{title} failed: {one.failed}"
@@ -121,7 +121,7 @@ def _commit() -> str | None:
 
 
 def _said(*command: str) -> str | None:
-    """The first line that a command says, if it is to be had."""
+    """The first line of a command's output, or None."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -131,7 +131,7 @@ def _said(*command: str) -> str | None:
 
 def _triton() -> str | None:
     try:
-        import triton  # absent where there is only a CPU
+        import triton  # not installed for CPUs alone
     except ImportError:
         return None
     return str(triton.__version__)

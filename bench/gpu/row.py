@@ -4,9 +4,9 @@ A kernel's rows are a module of bench/gpu/rows/ with
 
     def rows(shape: Shape) -> Iterator[Row]:
 
-which is cheap, touches no device, and yields nothing for shapes that do not have the kernel.
+which is cheap, touches no device, and yields nothing for shapes that do not use the kernel.
 A module may import torch, triton, numpy, `engine.kernels` and `bench.gpu`, and nothing that
-imports more. One that cannot be imported, and a row that fails, are reported by name.
+imports more. A module that cannot be imported, and a row that fails, are reported by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ Run = Callable[[], object]
 
 
 class Counted(NamedTuple):
-    """Of a row that measures itself: its seconds, the least there could be, what it tells."""
+    """The result of a row that measures itself: its seconds, its floor, and its own report."""
 
     seconds: float
     least_s: float
@@ -29,24 +29,23 @@ class Counted(NamedTuple):
 
 
 def _nothing() -> None:
-    """What most rows have to close."""
+    """The default `close`: most rows have nothing to close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A row with its inputs on the device.
 
-    `run` launches the work on the current stream, waits for nothing, and can be called any
-    number of times. `twin` gives what `run` gives, in plain torch: a Tensor, or a sequence of
-    which the first is compared. `rivals` by name: each makes what only it needs, and answers
-    with what is timed.
+    `run` launches the work on the current stream, does not wait, and can be called any number
+    of times. `twin` computes the result of `run` in plain torch: a Tensor, or a sequence of
+    which the first is compared. `rivals` are by name: each prepares what only it needs, and
+    returns the call to time.
 
-    `waits`: a call ends when its result is on the host, and others than this device work for
-    it, so it is measured by the clock, one call behind the other and without flushes; then
-    `twin` is asked for behind `run`. `steps`: a call leaves its result on the host as well, but
-    all its work is on the current stream: it is measured by events and by the clock.
-    `measures`: a call answers with the seconds that it counts, or Counted. `close` gives back
-    what is not let go of by itself.
+    `waits`: a call ends when its result is on the host, and more than this device works for it,
+    so it is measured by the host's clock, one call after the other and without flushes; `twin`
+    is then called after `run`. `steps`: a call also leaves its result on the host, but all its
+    work is on the current stream, so it is measured by events and by the clock. `measures`: a
+    call returns the seconds that count, or Counted. `close` frees what is not freed by itself.
     """
 
     run: Run
@@ -61,9 +60,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: a kernel and what it is given, such as `batch 64, context 2048`.
+    """One line: a kernel and its setting, such as `batch 64, context 2048`.
 
-    `make` draws random inputs on the device; what it makes is let go of behind the row.
+    `make` makes random inputs on the device, which are freed after the row.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""A model of transformers with its linear layers in 8 bits, by torch's own product of 8 bits.
+"""A model of transformers whose linear layers use torch's own fp8 product.
 
-Rows are rounded by one launch of ours: torch's operations would take seven.
+Rows are quantized by one launch of ours: torch's operations would take seven.
 """
 
 import torch
@@ -22,16 +22,16 @@ class ScaledLinear(nn.Module):
         self.scales: Tensor = scales.T.contiguous()
 
     def forward(self, given: Tensor) -> Tensor:
-        """As the layer that it stands for."""
+        """As the layer that it replaces."""
         rows = quantize_rows(given.reshape(-1, given.shape[-1]), None)
         return scaled(rows, self.values, self.scales).view(*given.shape[:-1], -1)
 
 
 @torch.inference_mode()
 def scale_linears(model: nn.Module, device: torch.device) -> None:
-    """All that are within, the head among them, in place.
+    """Replace all linear layers of a model, including the head, in place.
 
-    Each is tried once: its kernels are compiled before a graph is captured with them.
+    Each is run once, so that its kernels are compiled before a graph is captured with them.
     """
     for module in list(model.modules()):
         for name, child in module.named_children():

@@ -12,7 +12,7 @@ Value = Callable[[Measured], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Of a row with this name and these words in its setting; `value` None: not measured."""
+    """A target for rows with this name and these words in their setting."""
 
     what: str
     row: str
@@ -23,17 +23,17 @@ class Target:
     unit: str = "%"
 
     def reached(self, value: float) -> bool:
-        """At least, or below."""
+        """Whether a value reaches the target, which is a lower or an upper bound."""
         return value >= self.asked if self.least else value < self.asked
 
     def says(self, value: float) -> str:
-        """With its unit."""
+        """A value with its unit."""
         return f"{value:.1%}" if self.unit == "%" else f"{value * MS:.3g} ms"
 
 
 @dataclass(frozen=True, slots=True)
 class TargetResult:
-    """Of one target, for one shape; `value` None: there is no such row, or it failed."""
+    """One target's result for one shape; `value` None: there is no such row, or it failed."""
 
     shape: str
     target: Target
@@ -77,7 +77,7 @@ TARGETS = (
 
 
 def verdicts(measured: Sequence[Measured]) -> Iterator[TargetResult]:
-    """All targets for each shape that has a row for any."""
+    """The results of all targets, for each shape that has a row for any of them."""
     for shape in dict.fromkeys(one.shape for one in measured):
         ours = [one for one in measured if one.shape == shape]
         found = [TargetResult(shape, target, _found(target, ours)) for target in TARGETS]
@@ -86,7 +86,7 @@ def verdicts(measured: Sequence[Measured]) -> Iterator[TargetResult]:
 
 
 def _found(target: Target, measured: Sequence[Measured]) -> float | None:
-    """Of the first that did not fail."""
+    """The value of the first matching row that did not fail."""
     found = [one for one in _rows_of(target, measured) if not one.failed]
     return target.value(found[0]) if found else None
 

@@ -1,12 +1,12 @@
-"""How long something takes on a device: by its events, each run with cold caches.
+"""Measures time on a device by its events, with cold caches for each run.
 
-A run's start is queued behind a pause of the device, long enough for the host to have queued
-the run as well: so what is measured is the device's time, and not the host's that launches.
-Before each run more is written than the second-level cache holds.
+A run is queued behind a pause of the device, which is long enough for the host to launch the
+whole run: so the device's time is measured, and not the host's launches. Before each run, more
+is written than the L2 cache holds.
 
-Steps are measured twice: one behind the other, as they come when tokens are served, between
-events at their ends; and each behind a pause, where the device has nothing to wait for. The
-second is what the device works, and what the first takes longer is the host's.
+Steps are measured twice: one after the other, as in serving, between events at their ends; and
+each behind a pause, so that the device never waits for the host. The second is the time in
+which the device works, and the difference to the first is the host's.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from bench.gpu.row import Run
 
 FLUSH_BYTES = 256 << 20
 PAUSE_S = 0.0005
-CYCLES = 2.0e9  # of a device in a second, at most: at fewer a pause is longer
+CYCLES = 2.0e9  # per second, at most: on a slower device a pause is longer
 LONGEST_PAUSE_S = 0.1  # more than the host needs to launch any step
 LEAST_RUNS, MOST_RUNS, ABOUT_S = 5, 200, 0.3
 MOST_STEPS, STEPS_S = 100, 0.6
@@ -32,10 +32,10 @@ MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Medians, in seconds, of calls one behind the other.
+    """Medians, in seconds, of calls one after the other.
 
-    `seconds` between events of the device, `clock_s` by the host's clock, and `busy_s` what the
-    device works in one; None: it cannot be told from the host's.
+    `seconds` are between events of the device, `clock_s` by the host's clock, and `busy_s` is
+    the device's work in one call; None: it cannot be separated from the host's.
     """
 
     seconds: float
@@ -44,33 +44,33 @@ class StepTimes:
 
 
 class Timer(Protocol):
-    """Of one device."""
+    """A timer for one device."""
 
     def seconds(self, run: Run) -> float:
         """The median of some warm runs."""
 
     def host_seconds(self, run: Run) -> float:
-        """What the host spends on a call of it, the device's time left out."""
+        """The host's time for one call, without the device's."""
 
     def clock_seconds(self, run: Run) -> float:
-        """The median of calls that wait for their result, one behind the other."""
+        """The median of calls that wait for their result, one after the other."""
 
     def step_times(self, run: Run) -> StepTimes:
-        """Of calls that leave their result to the host, and may have launched more by then."""
+        """Times of calls that end with a result on the host; more may be launched by then."""
 
     def kernels(self, run: Run) -> Kernels:
-        """What a call is made of; none where that cannot be seen."""
+        """The kernels of a call; empty if they cannot be profiled."""
 
 
 @dataclass(slots=True)
 class EventTimer:
-    """On a CUDA device."""
+    """See Timer; for a CUDA device."""
 
     device: torch.device
     _flush: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        """What caches are flushed with."""
+        """Allocate the memory with which caches are flushed."""
         self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
 
     def seconds(self, run: Run) -> float:
@@ -82,7 +82,7 @@ class EventTimer:
         return self._medians(run, runs_for(first)) if first < ABOUT_S else first
 
     def host_seconds(self, run: Run) -> float:
-        """See Timer. No more calls at once than a stream can queue."""
+        """See Timer. Makes no more calls at once than a stream can queue."""
         times = list[float]()
         for _ in range(LEAST_RUNS):
             torch.cuda.synchronize(self.device)
@@ -119,7 +119,7 @@ class EventTimer:
         return kernels_of(run, self.device)
 
     def _busy(self, run: Run, pause_s: float) -> float:
-        """Each call behind a pause in which the host launches all of it."""
+        """The time of calls that are each behind a pause in which the host launches it."""
         times = list[float]()
         for _ in range(PAUSED_RUNS):
             begin, end = _event(), _event()
@@ -147,7 +147,7 @@ class EventTimer:
 
 @dataclass(slots=True)
 class ClockTimer:
-    """On the CPU, where a bench can be tried out and its numbers say nothing."""
+    """See Timer; for a CPU, where the benchmark can be tested but numbers are meaningless."""
 
     runs: int = 1
 
@@ -156,35 +156,35 @@ class ClockTimer:
         return statistics.median(_clocked(run) for _ in range(self.runs))
 
     def host_seconds(self, run: Run) -> float:
-        """All of it is the host's."""
+        """See Timer: all of it is the host's."""
         return self.seconds(run)
 
     def clock_seconds(self, run: Run) -> float:
-        """The same."""
+        """See Timer: the same."""
         return self.seconds(run)
 
     def step_times(self, run: Run) -> StepTimes:
-        """There is no device."""
+        """See Timer: there is no device."""
         took = self.seconds(run)
         return StepTimes(took, took)
 
     def kernels(self, run: Run) -> Kernels:
-        """Triton's interpreter is made of very many operations."""
+        """See Timer: empty, as Triton's interpreter runs very many operations."""
         return {}
 
 
 def timer_of(device: torch.device) -> Timer:
-    """By events where there are such."""
+    """The timer for a device."""
     return EventTimer(device) if device.type == "cuda" else ClockTimer()
 
 
 def runs_for(one_s: float) -> int:
-    """As many as take ABOUT_S, within bounds."""
+    """How many runs take ABOUT_S, within bounds."""
     return max(LEAST_RUNS, min(MOST_RUNS, round(ABOUT_S / max(one_s, 1e-9))))
 
 
 def steps_for(one_s: float) -> int:
-    """As many as take STEPS_S, within bounds; a sequence has room for no more tokens."""
+    """How many steps take STEPS_S, within bounds: a sequence has room for few tokens."""
     return max(LEAST_RUNS, min(MOST_STEPS, round(STEPS_S / max(one_s, 1e-9))))
 
 

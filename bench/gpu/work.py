@@ -9,9 +9,9 @@ NARROW_BYTES = {"fp8": 1.0}
 
 
 def layer_weights(shape: Shape, tokens: int) -> int:
-    """Of all layers, numbers that some of so many tokens are multiplied with.
+    """Weights of all layers that a batch of `tokens` tokens uses.
 
-    Of experts those that a token is sent to, if each is sent anywhere with like odds.
+    For experts, the expected number of those chosen, if all are equally likely.
     """
     rows = 2 * shape.num_attention_heads + 2 * shape.num_key_value_heads
     attention = rows * shape.head_dim * shape.hidden_size
@@ -19,7 +19,7 @@ def layer_weights(shape: Shape, tokens: int) -> int:
 
 
 def layer_bytes(shape: Shape) -> int:
-    """Of one layer's weights with all experts, as a checkpoint in the model's type has them."""
+    """Bytes of one layer's weights with all experts, in a checkpoint of the model's dtype."""
     every = replace(shape, num_hidden_layers=1, num_experts_per_tok=shape.num_experts)
     return layer_weights(every, 1) * shape.dtype.itemsize
 
@@ -44,13 +44,13 @@ def prompt_floor(shape: Shape, tokens: int) -> Floor:
 
 
 def handover_floor(shape: Shape, tokens: int) -> Floor:
-    """On one device: all KV read, and written."""
+    """On one device: all KV is read once and written once."""
     blocks = -(-tokens // shape.block_size)
     return Floor(2 * blocks * shape.block_size * shape.kv_bytes)
 
 
 def _mlp_weights(shape: Shape, tokens: int) -> float:
-    """Of one layer."""
+    """Weights of one layer's MLP that a batch uses."""
     if not shape.num_experts:
         return 3 * shape.hidden_size * shape.intermediate_size
     router = shape.hidden_size * shape.num_experts
@@ -60,12 +60,12 @@ def _mlp_weights(shape: Shape, tokens: int) -> float:
 
 
 def _multiplied(shape: Shape) -> int:
-    """Numbers of the layers that each token is multiplied with."""
+    """Weights of all layers that each token is multiplied with."""
     return layer_weights(shape, 1)
 
 
 def _bytes(shape: Shape) -> float:
-    """Of a stored number."""
+    """Bytes of a stored weight."""
     return NARROW_BYTES.get(shape.quantization or "", shape.dtype.itemsize)
 
 

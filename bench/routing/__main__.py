@@ -12,7 +12,7 @@ from proxy.config import LocalPrefill, Policy
 
 SEEDS = (1, 2, 3)
 PROMPTS, ANSWERS, LOADS = (128, 1024, 4096, 16384), (2, 16, 128, 512), (0.1, 0.6)
-REQUESTS, FIRST = 300, 60  # of each cell; the first are not counted
+REQUESTS, FIRST = 300, 60  # requests per cell, of which the first are not counted
 USUAL_BATCH = 32
 
 
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def chats_row(policy: Policy) -> str:
-    """Over a few seeds, all answers together."""
+    """One row of the table: all answers over a few seeds."""
     found = [one for seed in SEEDS for one in Simulation(policy).run(Chats().arrivals(seed))]
     hits = sum(one.cached for one in found) / sum(one.tokens for one in found)
     tenths = quantiles((one.first_s for one in found), n=10)
@@ -47,7 +47,7 @@ def chats_row(policy: Policy) -> str:
 def cell(
     prompt: int, answer: int, load: float, seeds: Sequence[int]
 ) -> tuple[dict[LocalPrefill, float], float]:
-    """Mean seconds to the end for each --local-prefill, and how often `auto` has split."""
+    """Mean seconds per request for each --local-prefill, and how often `auto` has split."""
     cluster = Cluster()
     rate = load * _most(cluster, prompt, answer)
     means, split = dict[LocalPrefill, float](), 0.0
@@ -65,7 +65,7 @@ def _counted(local: LocalPrefill, arrivals: Sequence[Arrival]) -> Iterator[Outco
 
 
 def _most(cluster: Cluster, prompt: int, answer: int) -> float:
-    """Requests each second that prefill nodes, or decode nodes in batches, can do."""
+    """The most requests per second that prefill nodes, or decode nodes in batches, serve."""
     speeds: Speeds = cluster.speeds
     prompt_s = speeds.step_s + prompt * speeds.token_s + prompt**2 / 2 * speeds.pair_s
     held_s = (prompt + answer / 2) * speeds.held_token_s

@@ -1,8 +1,8 @@
 """A simulated node: timings, a prefill queue, a decode batch and a prefix cache.
 
-A step takes what is in it: a fixed part, one for each prompt token and each pair of tokens of
-attention, one for each request that decodes and for each token that these hold. Prompts are run
-in chunks, first come first served, in the same steps as decoding.
+A step's time has a fixed part, a part for each prompt token and for each pair of tokens in
+attention, and a part for each decoding request and for each token of their contexts. Prompts
+are run in chunks, first come first served, in the same steps as decoding.
 """
 
 from collections import OrderedDict, deque
@@ -15,7 +15,7 @@ from proxy.routing.prefix_hashes import STRIDE, PrefixHashes
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Seconds, but for the last: about an 8B model on one large GPU."""
+    """Seconds, except the last field: about those of an 8B model on one large GPU."""
 
     step_s: float = 0.008
     token_s: float = 40e-6
@@ -41,7 +41,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """To a job, in a step: it was `admitted`, its prompt `ran`, or it is `over`."""
+    """An event of a job in a step: it was `admitted`, its prompt `ran`, or it is `over`."""
 
     kind: str
     job: SimulatedJob
@@ -49,7 +49,7 @@ class StepEvent:
 
 @dataclass(slots=True)
 class SimulatedNode:
-    """Turns by `begin` and `end`, one step each."""
+    """Runs steps, each by one `begin` and one `end`."""
 
     name: str
     speeds: Speeds
@@ -66,16 +66,16 @@ class SimulatedNode:
 
     @property
     def waiting(self) -> int:
-        """Prompts that are not run yet."""
+        """The number of prompts that have not been run yet."""
         return len(self._line)
 
     @property
     def running(self) -> int:
-        """Requests that decode."""
+        """The number of decoding requests."""
         return len(self._ends)
 
     def cached(self, names: PrefixHashes) -> int:
-        """So many tokens of a prompt are here; they count as used."""
+        """How many tokens of a prompt are cached here; marks them as used."""
         count = 0
         for name in names:
             if name not in self._cache:
@@ -86,7 +86,7 @@ class SimulatedNode:
         return count * STRIDE
 
     def keep(self, names: PrefixHashes) -> None:
-        """These are here now, and what was not used for longest may be no more."""
+        """Cache these prefixes, evicting the least recently used ones if needed."""
         for name in reversed(names):
             self._cache[name] = None
             self._cache.move_to_end(name)
@@ -94,16 +94,16 @@ class SimulatedNode:
             self._cache.popitem(last=False)
 
     def take(self, job: SimulatedJob) -> None:
-        """A prompt to run, and what comes behind it."""
+        """Queue a prompt to run, and its decoding, if any."""
         self._line.append(job)
 
     def join(self, job: SimulatedJob) -> None:
-        """A request whose KV is here, to decode."""
+        """Add a request whose KV is here to the decode batch."""
         self._held += job.tokens
         heappush(self._ends, (self._steps + job.steps, job.number, job))
 
     def begin(self, now: float) -> tuple[float, list[StepEvent]] | None:
-        """A step: how long it takes, and who was admitted to it; None: nothing to do."""
+        """Begin a step: its duration, and the jobs admitted to it; None if nothing is to do."""
         if not (self._line or self._ends):
             return None
         room, admitted, tokens, pairs = self.speeds.most_batched - self.running, [], 0, 0
@@ -127,7 +127,7 @@ class SimulatedNode:
         return seconds, admitted
 
     def end(self) -> Iterator[StepEvent]:
-        """What the step has brought."""
+        """End the step; yields its events."""
         self._steps += 1
         self._held += self.running
         while self._ends and self._ends[0][0] <= self._steps:

@@ -1,7 +1,8 @@
-"""A proxy's planner over simulated nodes, in virtual time: nothing waits, all is repeatable.
+"""A proxy's planner over simulated nodes, in virtual time: fast and repeatable.
 
-Plans, what they claim, what is learnt and the registry are the proxy's own. Simulated are nodes
-(bench/routing/machines.py), links, and heartbeats. Caches do not fetch from one another here.
+Plans, their claims, learning and the registry are the proxy's own code. Nodes
+(bench/routing/machines.py), links and heartbeats are simulated. Nodes do not fetch from each
+other's prefix caches here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +25,12 @@ from proxy.routing.planner import Planner
 from proxy.routing.prefix_hashes import hash_prefixes
 
 BLOCK = 16
-TOKEN_BYTES = 131_072  # of KV
+TOKEN_BYTES = 131_072  # KV of one token
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which nodes there are, and what links them."""
+    """The nodes, and the links between them."""
 
     prefill: int = 4
     decode: int = 4
@@ -42,7 +43,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that comes at a time, and the answer that it gets."""
+    """A request, the time of its arrival, and its answer."""
 
     at: float
     request: Request
@@ -51,7 +52,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one, in seconds since it came; `split`: a prefill node took part."""
+    """One request's times, in seconds since its arrival; `split`: a prefill node took part."""
 
     tokens: int
     cached: int = 0
@@ -89,7 +90,7 @@ class Simulation:
     _planner: Planner = field(init=False)
 
     def run(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
-        """What becomes of each, in their order."""
+        """Simulate all requests; their outcomes in the same order."""
         self._build()
         self._beat()
         self._left = len(arrivals)
@@ -146,7 +147,7 @@ class Simulation:
         self._turn(node)
 
     def _turn(self, node: Node) -> None:
-        """Begin a step, if there is none and something to do."""
+        """Begin a step on a node, if none is running and there is something to do."""
         machine = self._machines[node.node_id]
         if machine.working or (step := machine.begin(self.now)) is None:
             return
@@ -174,7 +175,7 @@ class Simulation:
             self._first(node, ride, job)
 
     def _first(self, node: Node, ride: _SimulatedRequest, job: SimulatedJob) -> None:
-        """The prompt was run: the first token goes to the client, its KV to decode."""
+        """The prompt was run: its first token goes to the client, its KV to a decode node."""
         ride.outcome.first_s = self.now - ride.arrival.at
         plan = ride.flight.plan
         ride.flight.record_event(node, TokenEvent(ride.arrival.answer[:1]), self.now)
@@ -186,10 +187,10 @@ class Simulation:
         self._later(arrived_s, partial(self._arrived, plan.decode, ride, job, moved))
 
     def _move(self, prefill: Node, decode: Node, job: SimulatedJob) -> tuple[float, int]:
-        """Seconds from now until a prompt's KV is there, and its bytes.
+        """Seconds from now until a prompt's KV has been transferred, and its bytes.
 
-        Chunks were moved as they were run; what is left is the last one at least. A node moves
-        one prompt's at a time.
+        Chunks are transferred as they are run, so at least the last one is left. A node
+        transfers one prompt's KV at a time.
         """
         cluster, there = self.cluster, self._machines[decode.node_id].cached(job.names)
         num_bytes = (job.tokens - there) * TOKEN_BYTES

@@ -7,24 +7,24 @@ from random import Random
 from bench.routing.simulation import Arrival
 from engine.request import Request, RequestId, Sampling
 
-APART = 1009  # where texts begin: no two at the same token
+APART = 1009  # distance of the texts' first tokens, so that no two begin alike
 
 
 @dataclass(frozen=True, slots=True)
 class Chats:
-    """Each begins with one of a few system prompts, and each turn with all turns before it."""
+    """Chats that begin with one of a few system prompts; each turn repeats all before it."""
 
     chats: int = 200
     systems: int = 8
     system_tokens: int = 2048
     turns: int = 6
-    said_tokens: int = 256  # by the user in a turn, in the mean
-    answer_tokens: int = 192  # in the mean
-    rate: float = 4.0  # chats that begin, each second
-    pause_s: float = 12.0  # between turns, in the mean
+    said_tokens: int = 256  # by the user in a turn, on average
+    answer_tokens: int = 192  # on average
+    rate: float = 4.0  # chats that begin per second
+    pause_s: float = 12.0  # between turns, on average
 
     def arrivals(self, seed: int) -> list[Arrival]:
-        """In the order of their times."""
+        """All arrivals, ordered by time."""
         chance, tokens = Random(seed), count()
         systems = [_new(tokens, self.system_tokens) for _ in range(self.systems)]
         found, begins = list[Arrival](), 0.0
@@ -44,7 +44,7 @@ class Chats:
 def alike(
     number: int, prompt_tokens: int, answer_tokens: int, rate: float, seed: int
 ) -> list[Arrival]:
-    """So many requests of one size, with nothing in common, at random times."""
+    """`number` requests of one size, without common prefixes, at random times."""
     chance, tokens, at = Random(seed), count(), 0.0
     found = list[Arrival]()
     for index in range(number):

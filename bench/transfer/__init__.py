@@ -1,1 +1,1 @@
-"""What a hand-over of KV costs, beside the floors of the machine it runs on."""
+"""What a hand-over of KV costs, compared with the floors of the machine."""

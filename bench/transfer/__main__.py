@@ -1,11 +1,11 @@
-"""`python -m bench.transfer`: whole hand-overs beside the floors of this machine.
+"""`python -m bench.transfer`: whole hand-overs, compared with the floors of this machine.
 
 Each line moves the same bytes between two processes by memcpy (within one process), a plain
 loopback socket, raw NIXL from prepared lists, and by both connectors from offer to Arrived,
-in turn, several times; medians are compared. A connector's rate is that of several hand-overs
-under way at once, but for the largest sizes: that they overlap is what they are made for. The
-latency is of one alone. Scattered blocks are random on both sides; a plain socket and memcpy
-know no blocks and stay contiguous.
+in turn, several times; medians are compared. A connector's rate is that of several overlapping
+hand-overs, except for the largest sizes, because connectors are designed to overlap them. The
+latency is that of a single hand-over. Scattered blocks are random on both sides; a plain socket
+and memcpy have no blocks and stay contiguous.
 """
 
 import sys
@@ -61,7 +61,7 @@ class Options:
 
 @dataclass(slots=True)
 class Line:
-    """One size in one placing: everything in turn."""
+    """One size in one placing, moved in all ways in turn."""
 
     pair: TransferPair
     copy: Copy
@@ -69,7 +69,7 @@ class Line:
     placing: Placing
 
     def run(self, times: int) -> dict[str, Figures]:
-        """By name; the first turn warms up and is not counted."""
+        """Figures by name; the first turn warms up and is not counted."""
         alone, together = dict[str, list[float]](), dict[str, list[float]]()
         for number in range(times + 1):
             for name, seconds in self._alone(number).items():

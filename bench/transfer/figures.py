@@ -15,10 +15,10 @@ MOST_AT_ONCE, BYTES_AT_ONCE = 8, 128 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`num_bytes` moved several times: `alone`, in so many seconds each.
+    """`num_bytes` moved several times; `alone` has the seconds of each single transfer.
 
-    Where several were under way at once, `together` has the seconds of all, divided by their
-    number: what one costs while there are others.
+    If several were under way at once, `together` has the seconds of all divided by their
+    number: the cost of one beside others.
     """
 
     num_bytes: int
@@ -31,7 +31,7 @@ class Figures:
         return self.num_bytes / median(self.together or self.alone)
 
     def share_of(self, floor: "Figures") -> float:
-        """How much of the floor's rate is reached."""
+        """The share of the floor's rate that is reached."""
         return self.rate / floor.rate
 
     def __str__(self) -> str:
@@ -41,11 +41,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """When one hand-over was where: seconds on the clock that all processes here share.
+    """The times of one hand-over, in seconds on the clock that all processes here share.
 
-    The ticket was asked for at `offered` in the source's process; it was here, and the pull
-    begun, at `pulled`. The first byte was ordered at `ordered`, the last was here at `read`;
-    that it counts was known to the engine's thread at `arrived`.
+    The ticket was requested at `offered` in the source's process; it was here, and the pull
+    begun, at `pulled`. The first read was ordered at `ordered`, and the last byte was here at
+    `read`; the engine's thread knew that the transfer was confirmed at `arrived`.
     """
 
     offered: float
@@ -61,11 +61,11 @@ class Stages:
 
     @property
     def fixed(self) -> float:
-        """The same without the bytes."""
+        """The same without the time of the reads."""
         return self.seconds - (self.read - self.ordered)
 
     def split(self) -> dict[str, float]:
-        """Where the time went."""
+        """The time of each stage, by name."""
         return {
             "offer, and its ticket through a pipe": self.pulled - self.offered,
             "pull: asked for, told, read ordered": self.ordered - self.pulled,
@@ -75,7 +75,7 @@ class Stages:
 
 
 def size_name(num_bytes: int) -> str:
-    """As in 64 KiB."""
+    """A size with a unit, such as 64 KiB."""
     for unit, name in UNITS:
         if num_bytes >= unit and num_bytes % unit == 0:
             return f"{num_bytes // unit} {name}"
@@ -83,10 +83,10 @@ def size_name(num_bytes: int) -> str:
 
 
 def repeats(num_bytes: int) -> int:
-    """How often a size is moved, so that all sizes take about as long."""
+    """How many times a size is moved, so that all sizes take about equally long."""
     return max(FEWEST, min(MOST, ABOUT_BYTES // num_bytes))
 
 
 def at_once(num_bytes: int) -> int:
-    """How many hand-overs of a size are under way together; of the largest, one."""
+    """How many hand-overs of a size are under way at once; one for the largest sizes."""
     return max(1, min(MOST_AT_ONCE, BYTES_AT_ONCE // num_bytes))

@@ -1,4 +1,4 @@
-"""KV memory without an engine: one region, and which of its blocks a hand-over moves."""
+"""KV memory without an engine: one region, and the blocks that a hand-over moves."""
 
 import ctypes
 import mmap
@@ -17,7 +17,7 @@ FINGERPRINT = "bench"
 
 @dataclass(slots=True)
 class Memory:
-    """Touched, so that no page is missing when it counts; in large pages, as the engine's."""
+    """KV memory whose pages are all touched in advance; in huge pages, like the engine's."""
 
     num_bytes: int
     block_bytes: int
@@ -31,17 +31,17 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """Of the first byte."""
+        """The address of the first byte."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     @property
     def bytes(self) -> memoryview:
-        """All of it."""
+        """The whole memory."""
         return memoryview(self._map)
 
     @property
     def kv(self) -> KvMemory:
-        """As a connector wants it."""
+        """The memory as a connector's KvMemory."""
         blocks = self.num_bytes // self.block_bytes
         region = KvRegion(self.address, self.block_bytes, blocks, "cpu")
         layout = KvLayout("bytes", 1, 1, (self.block_bytes,))
@@ -50,7 +50,7 @@ class Memory:
     def blocks(
         self, num_bytes: int, placing: Placing, seed: int, times: int = 1
     ) -> list[list[int]]:
-        """The blocks of some hand-overs: neighbours each, or from all over the memory."""
+        """The blocks of some hand-overs: contiguous, or scattered over the memory."""
         count, everything = (
             num_bytes // self.block_bytes,
             range(self.num_bytes // self.block_bytes),

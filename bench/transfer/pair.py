@@ -39,18 +39,18 @@ Blocks = Sequence[Sequence[int]]
 
 @dataclass(slots=True)
 class TimedReader(ReaderWrapper):
-    """A reader, and when it was first asked and last done; the stages' clock."""
+    """A reader that records when its first read was ordered and when its last one ended."""
 
     ordered: float = 0.0
     read_at: float = 0.0
 
     def read(self, order: ReadOrder) -> None:
-        """The reader's, with the time of it."""
+        """See ReaderWrapper; records the time."""
         self.ordered = self.ordered or time.perf_counter()
         self.mover.read(order)
 
     def poll(self) -> Sequence[ReadEnd]:
-        """The reader's, with the time at which something had ended."""
+        """See ReaderWrapper; records the time if a read has ended."""
         ended = self.mover.poll()
         if ended:
             self.read_at = time.perf_counter()
@@ -59,7 +59,7 @@ class TimedReader(ReaderWrapper):
 
 @dataclass(slots=True)
 class TransferPair:
-    """The sink's half, and a pipe to the source's."""
+    """The sink's side, and a pipe to the source's."""
 
     memory: Memory
     pipe: Connection
@@ -81,7 +81,7 @@ class TransferPair:
         return Stages(offered, self._pulled_at, watch.ordered, watch.read_at, now)
 
     def stream(self, kind: Kind, theirs: Blocks, ours: Blocks) -> float:
-        """Seconds for each of several hand-overs that are under way at once."""
+        """Seconds per hand-over, with several under way at once."""
         since = time.perf_counter()
         for some in theirs:
             self._ask(kind, some)
@@ -92,7 +92,7 @@ class TransferPair:
 
     @contextmanager
     def copying(self) -> Iterator[None]:
-        """The other process copies memory, and nothing is moved."""
+        """Within this context the other process copies memory, and nothing is transferred."""
         self.pipe.send(CopyOn())
         yield
         self.pipe.send(Send(0))
@@ -101,7 +101,7 @@ class TransferPair:
         self.pipe.send(Offer(kind, str(next(self._numbers)), tuple(blocks)))
 
     def _pull(self, kind: Kind, into: Sequence[int]) -> float:
-        """Pull what was offered next; when that was."""
+        """Pull the next offer; returns the time of the offer."""
         offered = msgspec.json.decode(self.pipe.recv_bytes(), type=Offered)
         self._pulled_at = time.perf_counter()
         self.connectors[kind].sink.pull(offered.ticket, into)
@@ -118,13 +118,13 @@ class TransferPair:
                     raise arrived.error
 
     def read_raw(self, theirs: Sequence[int], ours: Sequence[int]) -> float:
-        """Seconds for the same bytes by NIXL alone."""
+        """Seconds for the same bytes by raw NIXL."""
         if self.raw.driven:
             self.drive()
         return self.raw.read(theirs, ours, self.drive)
 
     def drive(self) -> None:
-        """Let the other side poll its raw agent until it is asked for something else."""
+        """Let the other side poll its raw agent until its next message."""
         self.pipe.send(Drive())
 
     def receive(self, num_bytes: int) -> float:
@@ -139,7 +139,7 @@ class TransferPair:
 def open_pair(
     num_bytes: int, block_bytes: int, level: CheckLevel = CheckLevel.OFF
 ) -> Iterator[TransferPair]:
-    """Start the other process; at the end every hand-over must have been delivered there."""
+    """Start the other process; at the end it must have counted every hand-over as delivered."""
     spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
     with socket.create_server((HERE, 0)) as listener:
         settings = theirs, (num_bytes, block_bytes, level), listener.getsockname()[1]

@@ -23,7 +23,7 @@ PATIENCE_S = 0.005
 
 @dataclass(slots=True)
 class RawNixl:
-    """An agent of its own over the same memory, with the same transports."""
+    """A separate NIXL agent over the same memory, with the same transports."""
 
     agent: "nixl_agent"
     memory: Memory
@@ -32,7 +32,7 @@ class RawNixl:
 
     @classmethod
     def open(cls, name: str, memory: Memory) -> "RawNixl":
-        """UCX_TLS decides about the transports, as it does for the connector."""
+        """Open an agent; UCX_TLS chooses the transports, as for the connector."""
         os.environ.setdefault("UCX_TLS", CPU_TRANSPORTS)
         agent = api.nixl_agent(
             name, api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
@@ -42,12 +42,12 @@ class RawNixl:
 
     @property
     def card(self) -> bytes:
-        """What the other side needs."""
+        """The metadata that the other side needs."""
         return bytes(self.agent.get_agent_metadata())
 
     @property
     def driven(self) -> bool:
-        """Whether a read needs the other side to poll: not where memory is shared."""
+        """Whether a read needs the other side to poll; not with shared memory."""
         return "sm" not in os.environ.get("UCX_TLS", CPU_TRANSPORTS).split(",")
 
     def drive(self) -> None:
@@ -55,7 +55,7 @@ class RawNixl:
         self.agent.get_new_notifs()
 
     def meet(self, card: bytes, address: int) -> None:
-        """Prepare lists of all blocks, there and here."""
+        """Prepare descriptor lists of all blocks, on both sides."""
         self.peer = self.agent.add_remote_agent(card)
         here, there = self._rows(self.memory.address), self._rows(address)
         self._lists = (
@@ -66,10 +66,10 @@ class RawNixl:
     def read(
         self, theirs: Sequence[int], ours: Sequence[int], drive: Callable[[], None]
     ) -> float:
-        """Seconds to read these blocks, from prepared lists, spinning.
+        """Seconds to read these blocks, from prepared lists, by busy polling.
 
-        `drive` is called, once, if it does not get on: a connection that is still being made
-        needs the other side, wherever the bytes come from.
+        If it makes no progress, `drive` is called once: a connection that is still being set up
+        needs the other side, whichever transport moves the bytes.
         """
         here, there = self._lists
         at, of = np.array(ours, dtype=np.int32), np.array(theirs, dtype=np.int32)
@@ -88,7 +88,7 @@ class RawNixl:
         return took
 
     def close(self) -> None:
-        """Let go of the lists."""
+        """Release the lists."""
         for prepared in self._lists:
             prepared.release()
 
@@ -102,13 +102,13 @@ class RawNixl:
 
 @dataclass(slots=True)
 class PlainSocket:
-    """One connection over loopback; the other side sends all it is asked for at once."""
+    """One connection over loopback; the other side sends everything at once."""
 
     connection: socket.socket
     memory: Memory
 
     def receive(self, num_bytes: int) -> None:
-        """Straight into memory, in order."""
+        """Receive straight into memory, in order."""
         left = self.memory.bytes[:num_bytes]
         while left:
             left = left[self.connection.recv_into(left) :]
@@ -125,7 +125,7 @@ class Copy:
         self._other = Memory(self.memory.num_bytes, self.memory.block_bytes)
 
     def copy(self, num_bytes: int) -> float:
-        """Seconds."""
+        """Seconds to copy `num_bytes`."""
         since = time.perf_counter()
         ctypes.memmove(self.memory.address, self._other.address, num_bytes)
         return time.perf_counter() - since

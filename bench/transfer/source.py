@@ -24,7 +24,7 @@ KINDS: tuple[Kind, ...] = ("nixl", "tcp")
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Offer these blocks, and seal; answered by Offered."""
+    """Offer these blocks, and seal the offer; answered by Offered."""
 
     kind: Kind
     name: str
@@ -32,7 +32,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Write the first so many bytes into the plain socket; not answered."""
+    """Write that many bytes of the memory to the plain socket; not answered."""
 
     num_bytes: int
 
@@ -57,19 +57,19 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """The ticket, and when it was about to be written; it goes as a node call has it."""
+    """The ticket, encoded as in a node call, and the time before it was encoded."""
 
     ticket: KvTicket
     at: float
 
 
 def connect(kind: Kind, engine_id: str, memory: Memory) -> Connector:
-    """A connector over this memory, to be started."""
+    """A connector over this memory, not started yet."""
     return build_connector(kind, engine_id, memory.kv, KvPort(HERE, 0, HERE))
 
 
 def serve(pipe: Connection, size: tuple[int, int, CheckLevel], port: int) -> None:
-    """Do as the pipe says, until it says End; `size` is that of Memory."""
+    """Carry out messages from the pipe until End; `size` has Memory's arguments."""
     memory = Memory(*size)
     connectors = {kind: connect(kind, f"source-{kind}", memory) for kind in KINDS}
     for connector in connectors.values():
@@ -87,7 +87,7 @@ def serve(pipe: Connection, size: tuple[int, int, CheckLevel], port: int) -> Non
 
 @dataclass(slots=True)
 class Source:
-    """Owns everything on its side for as long as the process lives."""
+    """Owns everything on the source's side for the lifetime of the process."""
 
     pipe: Connection
     memory: Memory
@@ -97,7 +97,7 @@ class Source:
     delivered: int = 0
 
     def hear(self, message: Offer | Send | Drive | CopyOn) -> None:
-        """Do as one message says."""
+        """Carry out one message."""
         if isinstance(message, Offer):
             self._offer(message)
         elif isinstance(message, Send):

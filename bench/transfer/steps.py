@@ -15,11 +15,11 @@ BATCH, CONTEXT, STEPS = 8, 128, 200
 
 
 def measure(pair: TransferPair) -> Iterator[tuple[str, float]]:
-    """Median seconds of a step of 8 sequences on one thread: what runs beside it, and how long.
+    """What runs beside it, and the median seconds of a step of 8 sequences on one thread.
 
-    The model is small, so that a step is many calls, each of which wants the interpreter.
+    The model is small, so that a step is many calls, each of which needs the GIL.
     """
-    import torch  # seconds that other measurements do without
+    import torch  # slow to import, and not needed by other measurements
 
     from bench.checkpoint import write_checkpoint
     from bench.engine.ours import OurEngine
@@ -42,7 +42,7 @@ def measure(pair: TransferPair) -> Iterator[tuple[str, float]]:
 
 @contextmanager
 def _moving(pair: TransferPair, kind: Kind) -> Iterator[None]:
-    """One hand-over after the other, by a thread that only waits for them."""
+    """Within this context a thread does one hand-over after the other."""
     over = threading.Event()
     blocks = list(range(min(MOVED, pair.memory.num_bytes) // pair.memory.block_bytes))
 

@@ -1,4 +1,4 @@
-"""What a forward pass asks of the batch that it is for."""
+"""The contract between a model's forward pass and the batch that it computes."""
 
 from typing import Protocol
 
@@ -11,15 +11,15 @@ from engine.kernels.style import AttentionStyle
 
 
 class Batch(Protocol):
-    """Where each token stands, where its KV goes, and what it may look at."""
+    """Each token's position, where its KV is written, and what it may attend to."""
 
     @property
     def memory(self) -> KvMemory:
-        """Where KV is kept."""
+        """The KV memory that is read and written."""
 
     @property
     def positions(self) -> Tensor:
-        """[tokens] int64: the place of each in its own sequence."""
+        """[tokens] int64: the position of each in its own sequence."""
 
     def turn_and_write(
         self,
@@ -28,18 +28,18 @@ class Batch(Protocol):
         rotation: Rotation | None,
         norms: HeadNorms | None = None,
     ) -> Tensor:
-        """Rotate queries and keys, and keep keys and values; the queries, rotated.
+        """Rotate queries and keys, write keys and values to KV memory; returns the queries.
 
-        [tokens, heads or kv_heads, width] each; they may be parts of one product, and what was
-        in them is gone afterwards. With `norms` queries and keys are normed before. Nothing is
-        rotated without a `rotation`.
+        `parts` are [tokens, heads or kv_heads, width] each; they may be views of one product,
+        and are overwritten. With `norms` queries and keys are normed before. Nothing is rotated
+        without a `rotation`.
         """
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
-        """Rotate queries, and keep rows with their latents normed and their keys rotated."""
+        """Rotate queries; write rows with normed latents and rotated keys to KV memory."""
 
     def write(self, layer: int, *parts: Tensor) -> None:
-        """Keep keys and values, or latents, [tokens, kv_heads, width] each, as they are."""
+        """Write keys and values, or latents, [tokens, kv_heads, width] each, unchanged."""
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """[tokens, heads, width] against the layer's KV; [tokens, heads * value width]."""
+        """Attend to the layer's KV: [tokens, heads, width] to [tokens, heads * value width]."""

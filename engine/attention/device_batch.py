@@ -1,7 +1,7 @@
-"""A Batch whose numbers are tensors on a device, and whose attention is by kernels there.
+"""A Batch whose numbers are tensors on a device, with attention by kernels there.
 
-Nothing here asks the device anything, and no launch depends on what is in a tensor: all of a
-forward pass can be captured as one CUDA graph, and replayed over other numbers.
+Nothing here waits for the device, and no launch depends on a tensor's contents, so a whole
+forward pass can be captured as one CUDA graph, and replayed with other numbers.
 """
 
 from dataclasses import dataclass
@@ -28,17 +28,17 @@ class AttentionMetadata(NamedTuple):
 
     positions: Tensor  # [tokens] int64
     slots: Tensor  # [tokens] int64: block * block_size + offset; -1: padding
-    lengths: Tensor  # [sequences] int32 tokens of context, these among them; 0: nothing
+    lengths: Tensor  # [sequences] int32 tokens of context, including these; 0: padding
     firsts: Tensor  # [sequences + 1] int32 rows where chunks begin, from the first chunk's on
     tables: Tensor  # [sequences, blocks] int32
 
 
 @dataclass(slots=True, eq=False)
 class DeviceBatch:
-    """The first `singles` rows are sequences of one token each, the others are of chunks.
+    """The first `singles` rows are sequences of one token each, the others belong to chunks.
 
-    `longest` is no less than the tokens of any chunk. Built anew for each forward pass, and for
-    each one that is captured.
+    No chunk has more than `longest` tokens. Built anew for each forward pass, and for each
+    capture of one.
     """
 
     memory: KvMemory
@@ -59,35 +59,35 @@ class DeviceBatch:
         rotation: Rotation | None,
         norms: HeadNorms | None = None,
     ) -> Tensor:
-        """In one launch."""
+        """See Batch. One launch."""
         angles = None if rotation is None else (rotation.table, rotation.positions)
         kv, slots = self._kv(layer), self.metadata.slots
         return self.kernels.turn_and_write(parts, angles, kv, slots, norms)
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
-        """In one launch."""
+        """See Batch. One launch."""
         angles, kv = (rotation.table, rotation.positions), self._kv(layer)
         self.kernels.turn_and_write_latents(latents, angles, kv, self.metadata.slots)
 
     def write(self, layer: int, *parts: Tensor) -> None:
-        """As they are."""
+        """See Batch."""
         self.kernels.write(parts, self._kv(layer), self.metadata.slots)
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """Into a tensor of its own."""
+        """See Batch. The result is a new tensor."""
         read = self.room_for(queries)
         self.attend_into(layer, style, queries, read)
         return read
 
     def room_for(self, queries: Tensor) -> Tensor:
-        """[tokens, heads * value width], uninitialized, for what `queries` read."""
+        """An uninitialized tensor for the result: [tokens, heads * value width]."""
         width = self.memory.shape.value_width or queries.shape[2]
         return queries.new_empty(len(queries), queries.shape[1] * width)
 
     def attend_into(
         self, layer: int, style: AttentionStyle, queries: Tensor, read: Tensor
     ) -> None:
-        """Singles and chunks each by their own kernel, into `read`."""
+        """Attend with one kernel for single tokens and another for chunks, into `read`."""
         count, kv = self.singles, self._kv(layer)
         tables, lengths, firsts = (
             self.metadata.tables,

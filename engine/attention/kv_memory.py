@@ -2,13 +2,13 @@
 
     [block, layer, part, kv_head, token, width]
 
-The parts are keys and values, `head_dim` wide; or there is one part, whose rows are keys as
-they are, and whose leading numbers are values (a latent, engine/models/latent_attention.py).
-A block is one contiguous stretch for all layers, so a hand-over is a few large copies; a
-head's part of it is contiguous too, so that a reader with other heads can pick its own. As
-rows of `width`, the memory is written token by token; as rows of `token * width`, it is
-gathered head by head straight into the [sequence, head, position, width] that attention
-wants, with no second copy.
+The parts are keys and values, `head_dim` wide; or there is one part, whose rows serve as keys
+and whose leading numbers serve as values (a latent, engine/models/latent_attention.py). A
+block is one contiguous range for all layers, so a hand-over is a few large copies; each head's
+part of it is contiguous too, so that a node with other heads can read just its own. Viewed as
+rows of `width`, the memory is written token by token; viewed as rows of `token * width`, it is
+gathered head by head into the [sequence, head, position, width] that attention needs, without
+a second copy.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from engine.kernels.cpu.native import CpuKernels
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What is kept of a token: in each layer and for each head, `parts` rows of `width`.
+    """The KV of one token: in each layer and for each head, `parts` rows of `width` numbers.
 
-    `value_width` is how many numbers of the last part's rows are a value: all, as a rule.
+    The value is the first `value_width` numbers of the last part's row; None: all of them.
     """
 
     layers: int
@@ -37,20 +37,20 @@ class KvShape:
 
     @property
     def numbers(self) -> int:
-        """How many numbers that is for one token."""
+        """The total of numbers for one token."""
         return self.layers * self.parts * self.heads * self.width
 
 
 KvMemoryArgs = tuple[KvShape, int, int, torch.dtype, torch.device, Kernels | None]
-"""What a KvMemory is made of: shape, blocks, tokens of a block, dtype, device, kernels."""
+"""KvMemory's arguments: shape, blocks, tokens per block, dtype, device, kernels."""
 
 
 class KvMemory:
-    """The tensor, its views, and where a token or a block lies in them.
+    """The tensor, its views, and the rows of a token or a block in them.
 
     `token_rows` is [blocks * layers * parts * heads * block_size, width], `block_rows` is
-    [blocks * layers * parts * heads, block_size * width]. Of `kernels` the
-    CPU's write to it and attend over it; without them plain torch does.
+    [blocks * layers * parts * heads, block_size * width]. CPU kernels write to it and attend
+    over it; other `kernels` are ignored, and plain torch is used without them.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class KvMemory:
         self.token_rows = self.block_rows.view(rows * block_size, shape.width)
 
     def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The memory itself."""
+        """Allocate the memory."""
         return torch.empty(size, dtype=dtype, device=device).zero_()
 
     @property
     def regions(self) -> Sequence[KvRegion]:
-        """What a connector is told."""
+        """The memory's address and sizes, for a KV connector."""
         tensor, size = self.block_rows, self.block_rows.element_size()
         block_bytes = self.block_size * self.shape.numbers * size
         return [KvRegion(tensor.data_ptr(), block_bytes, self.num_blocks, str(tensor.device))]
@@ -95,30 +95,30 @@ class KvMemory:
         return self.block_rows.view(self.num_blocks, -1).view(torch.uint8)
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Forget what is in some blocks."""
+        """Overwrite some blocks with zeros."""
         if blocks:
             ids = torch.tensor(blocks, device=self.block_rows.device)
             self.block_rows.view(self.num_blocks, -1).index_fill_(0, ids, 0)
 
     def clear_behind(self, block: int, tokens: int) -> None:
-        """Forget what is in a block behind its first `tokens`."""
+        """Overwrite a block with zeros behind its first `tokens`."""
         self.blocks[block, ..., tokens:, :].zero_()
 
     def rows(self, blocks: Tensor) -> Tensor:
-        """Rows of `block_rows` that are layer 0's: [parts, .., heads, n] for blocks [.., n]."""
+        """Layer 0's rows of `block_rows`: [parts, .., heads, n] for blocks [.., n]."""
         parts, heads = self.shape.parts, self.shape.heads
         each = torch.arange(parts * heads, device=blocks.device)
         each = each.view(parts, *[1] * (blocks.dim() - 1), heads, 1)
         return (blocks * self.rows_per_block).unsqueeze(-2) + each
 
     def token_rows_of(self, layer: int) -> Tensor:
-        """`token_rows` from those of this layer on, so that layer 0's places are its own."""
+        """`token_rows` shifted so that layer 0's indices select this layer's rows."""
         return self.token_rows[layer * self.rows_per_layer * self.block_size :]
 
     def write(self, layer: int, slots: Tensor, *parts: Tensor) -> None:
         """Store keys and values, or latents, [tokens, heads, width] of one layer at `slots`.
 
-        `slots` [parts, tokens * heads] are rows of `token_rows` for layer 0's.
+        `slots` [parts, tokens * heads] are layer 0's rows of `token_rows`.
         """
         ours = self.token_rows_of(layer)
         for at, part in zip(slots, parts, strict=True):
@@ -130,7 +130,7 @@ class KvMemory:
     def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [sequences, heads, positions, width or value_width] of one layer.
 
-        `rows` [parts, sequences, heads, n] are what `rows` says of their n blocks.
+        `rows` [parts, sequences, heads, n] is the result of `rows` for each one's n blocks.
         """
         _, sequences, heads, count = rows.shape
         ours = self.block_rows[layer * self.rows_per_layer :].index_select(0, rows.flatten())

@@ -1,14 +1,13 @@
-"""Paged attention: by the CPU kernel where there is one, or else in plain torch.
+"""Paged attention, by the CPU kernel if there is one, else in plain torch.
 
-Plain torch is right on any device, and the twin that the kernel is compared with.
+Plain torch works on any device, and is the reference that the kernel is compared with.
+A batch's tokens are concatenated: first the sequences with one token each, then the chunks of
+prompts. Sequences of one token and similar length are padded to the longest and attend in one
+call. A chunk attends in slices, so that its scores stay small and no query is multiplied with
+many keys that come after it.
 
-A batch's tokens lie behind one another: first the sequences that want one token each, then
-the chunks of prompts. Of the first kind, those of like length are padded to the longest and
-attend in one call. A chunk attends in slices, so that its scores stay small and no query
-is multiplied with many keys that come after it.
-
-What is masked is still multiplied, by zero, and that is not zero for what is no number. So
-a sequence is padded with its own blocks, and a block is cleared before it is half used.
+Masked values are still multiplied by zero, and zero times NaN is NaN. So a sequence is padded
+with its own blocks, and a block is cleared before it is partly filled.
 """
 
 from array import array
@@ -31,7 +30,7 @@ SHORT = 512
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Part of a sequence: attend from `length` tokens at `start`, to all up to their own.
+    """Part of a sequence: `length` tokens from `start`, which attend to all up to themselves.
 
     `blocks` hold the KV of the sequence up to the end of this part, at least.
     """
@@ -41,14 +40,14 @@ class Span:
     blocks: Sequence[int]
 
     def entered(self, block_size: int) -> Sequence[int]:
-        """The block that this part is the first to write to, but does not fill, if any."""
+        """The block, if any, that this part is the first to write to but does not fill."""
         index, rest = divmod(self.start + self.length, block_size)
         return self.blocks[index : index + 1] if 0 < rest <= self.length else ()
 
 
 @dataclass(slots=True)
 class _Slice:
-    """Neighbouring queries of each sequence of a group, and the `seen` first keys they need."""
+    """Consecutive queries of each sequence of a group, and the `seen` first keys they need."""
 
     positions: Tensor  # [sequences, length]
     first: int
@@ -79,10 +78,10 @@ class _Slice:
         return mixed.permute(0, 3, 1, 2, 4).reshape(sequences * length, -1)
 
     def _mask(self, window: int | None, like: Tensor, kv_heads: int, sharing: int) -> Tensor:
-        """Zero where a query may look, or else -inf; it broadcasts to the scores.
+        """0 where a query may attend, else -inf; it broadcasts to the scores.
 
         [sequences * kv_heads, 1, seen] for single queries, [1, sharing * length, seen] for a
-        slice of one sequence: as little as can stand beside the heads of a product.
+        slice of one sequence: the smallest shape that broadcasts.
         """
         if window not in self.masks:
             keys = torch.arange(self.seen, device=self.positions.device)
@@ -123,9 +122,9 @@ class AttentionBatch:
             self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
 
     def renew(self, singles: Sequence[Span]) -> None:
-        """As many singles as there were, elsewhere, and no chunks; by the kernel.
+        """Reuse this batch for as many other single tokens, without chunks; kernel only.
 
-        All that tells of a batch is at the addresses where it was.
+        All tensors of the batch keep their addresses.
         """
         assert self._compiled is not None, "the kernel's"
         positions, slots = self._places(singles)
@@ -141,7 +140,7 @@ class AttentionBatch:
         rotation: Rotation | None,
         norms: HeadNorms | None = None,
     ) -> Tensor:
-        """See Batch. The kernel turns in place."""
+        """See Batch. The kernel rotates in place."""
         (queries, keys, values), memory = parts, self.memory
         if norms is not None:
             queries, keys = norms[0](queries), norms[1](keys)
@@ -191,7 +190,7 @@ class AttentionBatch:
         return kernels.attention(memory.blocks, memory.shape.value_width, *_told(spans))
 
     def _group(self, spans: Sequence[Span]) -> _Group:
-        """Padded to the longest; a single has one query, a chunk may be cut into slices."""
+        """A group padded to its longest sequence; a chunk may be cut into several slices."""
         size, length = self.memory.block_size, spans[0].length
         counts = [-(-(span.start + length) // size) for span in spans]
         table = [
@@ -204,12 +203,12 @@ class AttentionBatch:
         slices = list[_Slice]()
         for first in range(0, length, QUERIES_AT_ONCE):
             some = positions[:, first : first + QUERIES_AT_ONCE]
-            seen = -(-(last + first + some.shape[1]) // size) * size  # whole: not copied
+            seen = -(-(last + first + some.shape[1]) // size) * size  # whole blocks: not copied
             slices.append(_Slice(some, first, seen))
         return _Group(self.memory.rows(self._ids(table)), length, slices)
 
     def _places(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
-        """Of all tokens: positions, and slots."""
+        """Positions and slots of all tokens."""
         size = self.memory.block_size
         at = [(span, range(span.start, span.start + span.length)) for span in spans]
         positions = self._row([position for _, ours in at for position in ours])
@@ -232,7 +231,7 @@ class AttentionBatch:
 
 
 def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
-    """As PagedAttention wants them."""
+    """The spans in the form that PagedAttention takes: descriptions, and block tables."""
     told, table, row = array("q"), array("q"), 0
     for span in spans:
         told.extend((span.start, span.length, row, len(table)))
@@ -242,7 +241,7 @@ def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
 
 
 def long_row(numbers: Sequence[int]) -> Tensor:
-    """int64 on the CPU. `torch.tensor` looks at each number several times."""
+    """An int64 tensor on the CPU; faster than `torch.tensor`, which inspects each number."""
     return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
@@ -255,5 +254,5 @@ def _scores(queries: Tensor, keys: Tensor, mask: Tensor, style: AttentionStyle) 
 
 
 def _size_class(single: Span) -> int:
-    """Up to SHORT tokens, up to twice that, and so on: padding is at most half."""
+    """Group key: up to SHORT tokens, up to twice that, and so on; padding is at most half."""
     return (single.start // SHORT).bit_length()

@@ -10,9 +10,9 @@ from engine.attention.paged import Span
 
 
 class RowSampling(NamedTuple):
-    """How one token is drawn; temperature 0 takes the likeliest. `key` names its noise.
+    """How one token is drawn; temperature 0 takes the most likely. `key` seeds its noise.
 
-    `instead` comes where nothing is left to draw.
+    `instead` is drawn if no token is left to draw.
     """
 
     temperature: float
@@ -24,10 +24,11 @@ class RowSampling(NamedTuple):
 
 
 class LogitChanges(NamedTuple):
-    """What is done to some rows of logits before tokens are drawn: masks, then lists.
+    """Changes to some rows of logits before tokens are drawn: masks, then lists.
 
-    `masked` rows [m] int32 keep what `bits` [m, words] int32 allow: token t is bit t % 32 of
-    word t // 32. What the lists say is told by engine/kernels/gpu/sampling/adjusting.py.
+    The `masked` rows [m] int32 keep the tokens that `bits` [m, words] int32 allow: token t is
+    bit t % 32 of word t // 32. The lists are described in
+    engine/kernels/gpu/sampling/adjusting.py.
     """
 
     masked: NDArray[np.int32]
@@ -39,15 +40,16 @@ class LogitChanges(NamedTuple):
 
 
 class LogprobRequest(NamedTuple):
-    """A row whose token's log-probability is wanted, and those of the `most` likeliest."""
+    """A row whose token's log-probability is requested, and those of the `most` likeliest."""
 
     row: int
     most: int
 
 
 class SamplingPlan(NamedTuple):
-    """How a token is drawn from each of some rows of logits, and which log-probabilities to
-    return: those of the model, before `changes` are made to the logits.
+    """How a token is drawn from each row of logits, and which log-probabilities to return.
+
+    Log-probabilities are the model's, before `changes` are made to the logits.
     """
 
     draws: Sequence[RowSampling]
@@ -56,12 +58,12 @@ class SamplingPlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`singles` of one token each, then `chunks`, whose tokens lie behind one another.
+    """`singles` of one token each, then `chunks`; all `tokens` are concatenated in this order.
 
-    `picks` are the rows, ascending, behind which a token is to be drawn: by whoever runs the
-    plan where it says how, in `sampling`, else later or by others. Where `sources` names a row
-    of those that were drawn last, and not -1, the token is what was drawn there; the changes
-    of `sampling` do not know it, and penalties are to count it.
+    `picks` are the rows, ascending, behind which a token is to be drawn: by the runner if
+    `sampling` is set, else later or by the Sampler. A row's entry in `sources` is the row of
+    the last draw whose token it computes, or -1 for the one in `tokens`. The changes of
+    `sampling` were made without the tokens of `sources`, and penalties must count those too.
     """
 
     tokens: Sequence[int]

@@ -1,4 +1,4 @@
-"""Rotation of heads by position: what engine/models/rope.py makes tables for."""
+"""Rotary embedding of heads by position; engine/models/rope.py makes its tables."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class Rotation:
     """One rope at the positions of one batch.
 
     `table` [positions, 2, width] has cosines, and sines with the rotation's sign. They are
-    looked up when they are first asked for, once for all layers.
+    looked up on first use, once for all layers.
     """
 
     table: Tensor
@@ -26,12 +26,12 @@ class Rotation:
         return self._found
 
     def renew(self) -> None:
-        """Other positions are where these were, and so are their angles from now on."""
+        """Look the angles up again, in place, after `positions` were overwritten."""
         for found, new in zip(self.angles, self._look_up(), strict=True):
             found.copy_(new)
 
     def turn(self, heads: Tensor) -> Tensor:
-        """[tokens, heads, width] to the same, half a head against the other."""
+        """Rotate [tokens, heads, width]; one half of a head is paired with the other."""
         cos, sin = self.angles
         swapped = heads.roll(heads.shape[-1] // 2, -1)
         return torch.addcmul(heads * cos, swapped, sin)

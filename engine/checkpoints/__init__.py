@@ -1,1 +1,1 @@
-"""Loads checkpoints: weights are read, fused, quantized, or made up."""
+"""Loads checkpoints: weights are read, fused, quantized, or generated (dummy weights)."""

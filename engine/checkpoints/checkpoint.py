@@ -1,6 +1,6 @@
-"""A checkpoint folder: where it is, what its files say, and its name among checkpoints.
+"""A checkpoint folder: its location, its config, and its fingerprint.
 
-Torch-free, so that the door can read the same folder for its text.
+Torch-free, so that the HTTP server can read the same folder for its text.
 """
 
 import json
@@ -18,7 +18,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FETCHED_OF_DUMMIES = ("*.json", "*.jinja", "tokenizer*")
 FETCHED = (*FETCHED_OF_DUMMIES, "*.safetensors")
 NOT_FETCHED = ["[!0-9]*/*.safetensors", "consolidated*"]
-"""The same weights once more, in other layouts. Numbered folders are of layers behind them."""
+"""The same weights in other layouts. Numbered folders are not: they hold pooling layers."""
 SMALL_FILES = (
     "config.json",
     "generation_config.json",
@@ -26,11 +26,11 @@ SMALL_FILES = (
     "tokenizer_config.json",
 )
 EDGE_BYTES = 32 * 1024
-LENGTH_BYTES = 8  # of a safetensors file's header; the header follows
+LENGTH_BYTES = 8  # a safetensors file begins with its header's length, then the header
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 DIGEST_BYTES = 16
 DIGEST = "blake2b:"
-"""What the name of a content begins with, which says no more than whether two are alike."""
+"""The prefix of a content's digest, which only shows whether two contents are equal."""
 ABSENT = "absent"
 Variant = Mapping[str, str]
 NO_VARIANT: Variant = {}
@@ -40,7 +40,7 @@ NO_VARIANT: Variant = {}
 class Checkpoint:
     """A folder in the Hugging Face layout, with its config read.
 
-    `dummy_seed`: its weights are not read but made up from this (engine/checkpoints/dummy.py).
+    With a `dummy_seed` its weights are generated, not read (engine/checkpoints/dummy.py).
     """
 
     folder: Path
@@ -70,7 +70,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """What the config says, or else what most of the weights are in that are not packed."""
+        """The config's dtype, or else that of most weights that are not packed."""
         for config in (self.config.get("text_config") or {}, self.config):
             if said := config.get("dtype") or config.get("torch_dtype"):
                 return str(said)
@@ -82,11 +82,11 @@ class Checkpoint:
         return next(iter(found), "float32")
 
     def made_of(self, variant: Variant = NO_VARIANT) -> Variant:
-        """What its fingerprint covers: words as they are, contents by their digests.
+        """What its fingerprint covers: short values as they are, contents by their digests.
 
-        Of the weights, the headers are read whole, which have all names, types and shapes,
-        and both ends of every tensor; those made up are named by their seed. `variant` tells
-        ways of using them apart, whose KV is not the same.
+        Of the weights it covers the headers, which have all names, types and shapes, and both
+        ends of every tensor; of dummy weights, the seed. `variant` has the settings under which
+        the same weights yield different KV.
         """
         files = {name: self.folder / name for name in SMALL_FILES}
         small = {
@@ -99,12 +99,12 @@ class Checkpoint:
         return {"protocol": str(PROTOCOL_MAJOR), **variant, **small, "weights": weights}
 
     def fingerprint(self, variant: Variant = NO_VARIANT) -> str:
-        """Equal for equal config, tokenizer and weights, whatever the folder is called."""
+        """Equal for equal config, tokenizer and weights, whatever the folder's name."""
         return fingerprint_of(self.made_of(variant))
 
 
 def fingerprint_of(parts: Variant) -> str:
-    """One name for all of `made_of`: 32 hexadecimal digits."""
+    """One digest of all of `made_of`: 32 hexadecimal digits."""
     said = (f"{name}={value}\n".encode() for name, value in parts.items())
     return _hash(said)
 
@@ -121,9 +121,9 @@ def _hash(contents: Iterable[bytes]) -> str:
 
 
 def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:
-    """A folder, or else a name on the Hugging Face hub, which is fetched if it is not here.
+    """Open a folder, or a name on the Hugging Face hub, which is downloaded if not cached.
 
-    With a `dummy_seed` no weights are looked for.
+    With a `dummy_seed` no weights are needed.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
@@ -137,7 +137,7 @@ def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:
 
 
 def _fetch(model: str, patterns: Sequence[str]) -> Path:
-    # seldom needed, and slow to load
+    # seldom needed, and slow to import
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -157,7 +157,7 @@ def _fetch(model: str, patterns: Sequence[str]) -> Path:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """An object; raises UnusableCheckpoint, naming the file."""
+    """Read a JSON object; raises UnusableCheckpoint, naming the file."""
     try:
         content = json.loads(file.read_bytes())
     except (ValueError, OSError) as error:
@@ -168,7 +168,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 class _Entry(NamedTuple):
-    """Where a tensor is, in bytes after the header, and its type as safetensors names it."""
+    """A tensor's byte range after the header, and its type in safetensors' naming."""
 
     first: int
     end: int

@@ -1,7 +1,7 @@
 """A safetensors file whose tensors are read straight to a device (staging.py).
 
-The file is read, not mapped: what was read does not stay in this process's memory. Its header
-is JSON: for each tensor its type, its shape, and where it begins and ends behind the header.
+The file is read, not mapped, so nothing of it stays in this process's memory. Its header is
+JSON: for each tensor its type, its shape, and its beginning and end after the header.
 """
 
 import json
@@ -39,7 +39,7 @@ DTYPES = {
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class DeviceFile:
-    """Open until nobody has it any more."""
+    """See File. The file is open as long as this object exists."""
 
     path: Path
     entries: Mapping[str, Any]
@@ -49,7 +49,7 @@ class DeviceFile:
 
     @classmethod
     def open(cls, path: Path, staging: DeviceUploader) -> "DeviceFile":
-        """One that safetensors could open, so its header is sound."""
+        """Open a file that safetensors has opened before, so that its header is valid."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         size = int.from_bytes(os.pread(descriptor, LENGTH_BYTES, 0), "little")
         entries = json.loads(os.pread(descriptor, size, LENGTH_BYTES))
@@ -58,11 +58,11 @@ class DeviceFile:
         return file
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of it, on the device, in the type that it has in the file."""
+        """The whole tensor, on the device, in the file's dtype."""
         return self.get_slice(name)[()]
 
     def get_slice(self, name: str) -> "DeviceSlice":
-        """To be read in parts; raises UnusableCheckpoint for a type that torch has not."""
+        """See File; raises UnusableCheckpoint for a type that torch does not have."""
         entry = self.entries[name]
         if (kind := entry["dtype"]) not in DTYPES:
             raise UnusableCheckpoint(f"{self.path}: {name} is of type {kind}, which is unknown")
@@ -72,7 +72,7 @@ class DeviceFile:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSlice:
-    """A tensor that was not read yet; `offset` is where it begins in its file."""
+    """See Slice; `offset` is where the tensor begins in its file."""
 
     file: DeviceFile
     shape: tuple[int, ...]
@@ -80,11 +80,11 @@ class DeviceSlice:
     offset: int
 
     def get_shape(self) -> list[int]:
-        """Of all of it."""
+        """See Slice."""
         return list(self.shape)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Tensor:
-        """Of the first dimension only what is wanted is read; the rest is cut on the device."""
+        """See Slice. Reads only the wanted part of the first dimension, and slices the rest."""
         if not self.shape:
             return self._rows(0, 1, ())
         first, end, _ = (index[0] if index else slice(None)).indices(self.shape[0])

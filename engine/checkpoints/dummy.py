@@ -2,9 +2,9 @@
 
 A number depends only on the seed, its tensor's name and its index in the tensor; not on the
 device, nor on which part of the tensor is loaded. So nodes and ranks with one config and one
-seed have the same model. The deviations keep activations about as large as they came in:
-1 / sqrt(n) for the weights of a linear layer with n inputs; norms are near one, and biases
-small. Numbers are uniform, and are made on the device a tile at a time.
+seed have the same model. The deviations keep the scale of activations: 1 / sqrt(n) for the
+weights of a linear layer with n inputs; norms are near one, and biases small. Numbers are
+uniform, and are generated on the device, a tile at a time.
 """
 
 import math
@@ -22,7 +22,7 @@ from engine.kernels.mixing import GOLDEN, mix, signed, uniform
 TITLE = "making weights"
 TILE_ENTRIES, CPU_TILE_ENTRIES = 1 << 24, 1 << 16
 NORM, NORM_DEVIATION, BIAS_DEVIATION = "norm", 0.1, 0.02
-UNIFORM_DEVIATION = 1 / math.sqrt(12)  # of numbers between 0 and 1
+UNIFORM_DEVIATION = 1 / math.sqrt(12)  # of uniform numbers between 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +36,38 @@ class DummyTensorFile:
 
     @property
     def num_bytes(self) -> int:
-        """Of all of it."""
+        """Of the whole tensor."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of it."""
+        """See Tensors."""
         return self.get_slice(name)[()]
 
     def get_slice(self, name: str) -> "DummyTensorSlice":
-        """See File; only parts that are read are made."""
+        """See File; only parts that are read are generated."""
         return DummyTensorSlice(self, name)
 
 
 @dataclass(frozen=True, slots=True)
 class DummyTensorSlice:
-    """See Slice: a dummy tensor whose parts are made when they are read."""
+    """See Slice: a dummy tensor whose parts are generated when they are read."""
 
     file: DummyTensorFile
     name: str
     key: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Hash seed and name to the two halves of the key of the random numbers."""
+        """Hash seed and name to the two halves of the random numbers' key."""
         digest = blake2b(f"{self.file.seed}/{self.name}".encode(), digest_size=8).digest()
         halves = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
         object.__setattr__(self, "key", tuple(map(signed, halves)))
 
     def get_shape(self) -> list[int]:
-        """Of all of it."""
+        """Of the whole tensor."""
         return list(self.file.shape)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Tensor:
-        """Only that part is made."""
+        """See Slice. Only that part is generated."""
         shape = self.file.shape
         spans = [range(size)[one] for size, one in zip(shape, index, strict=False)]
         spans += [range(size) for size in shape[len(index) :]]
@@ -79,7 +79,7 @@ class DummyTensorSlice:
         return part
 
     def _rows(self, spans: list[range]) -> Tensor:
-        """Where each row of the part begins in the whole, counted in numbers."""
+        """The index in the whole tensor of the first number of each row of the part."""
         device, at = self.file.device, torch.zeros(1, dtype=torch.int64)
         stride = math.prod(self.file.shape)
         for size, span in zip(self.file.shape[:-1], spans[:-1], strict=True):
@@ -89,7 +89,7 @@ class DummyTensorSlice:
         return at.to(device)
 
     def _fill(self, part: Tensor, rows: Tensor, columns: range) -> None:
-        """`part` [rows, columns], a tile at a time."""
+        """Fill `part` [rows, columns], a tile at a time."""
         entries = CPU_TILE_ENTRIES if part.device.type == "cpu" else TILE_ENTRIES
         wide = min(len(columns), entries)
         high = max(1, entries // max(1, wide))
@@ -101,7 +101,7 @@ class DummyTensorSlice:
                 tile.copy_(self._numbers(rows[top : top + high, None] + at))
 
     def _numbers(self, places: Tensor) -> Tensor:
-        """Of these places in the tensor, float32."""
+        """The numbers at these indices of the tensor, float32."""
         low, high = self.key
         bits = places.to(torch.int32).mul_(signed(GOLDEN)).bitwise_xor_(low)
         spare = torch.empty_like(bits)
@@ -116,14 +116,14 @@ class DummyTensorSlice:
 class ShapeRecorder(WeightLoader):
     """Builds a model without a checkpoint, and records the names and shapes that it takes.
 
-    The tensors that it returns are on the meta device. As it claims to contain no tensor, a
+    The tensors that it returns are on the meta device. It claims to contain no tensor, so a
     model takes each part in its plainest form.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
-        """False, for any optional tensor."""
+        """False: no optional tensor exists."""
         return False
 
     def whole(self, name: str, *shape: int) -> Tensor:
@@ -142,7 +142,7 @@ def init_mean_and_deviation(name: str, shape: tuple[int, ...]) -> tuple[float, f
 def dummy_store(
     shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device, seed: int
 ) -> TensorStore:
-    """A store of dummy tensors of these `shapes` in `dtype`, made on `device` when read."""
+    """Dummy tensors of these `shapes` in `dtype`, generated on `device` when read."""
     tensors: dict[str, File] = {
         name: DummyTensorFile(shape, dtype, device, seed) for name, shape in shapes.items()
     }

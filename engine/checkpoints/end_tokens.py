@@ -1,7 +1,7 @@
 """The end tokens (EOS) of a checkpoint. Torch-free.
 
 They are those of generation_config.json, or else of config.json, and the tokenizer's
-`eos_token`, as in vLLM: many chat models end with that one and name it in no config.
+`eos_token`, as in vLLM: many chat models end with that one, but name it in no config.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,14 +17,14 @@ KEY = "eos_token_id"
 
 
 class _Added(msgspec.Struct):
-    """A token that is no part of the vocabulary that was learned."""
+    """A token that was added to the tokenizer's learned vocabulary."""
 
     id: int
     content: str
 
 
 class _Tokenizer(msgspec.Struct):
-    """What of a tokenizer.json is read."""
+    """The part of a tokenizer.json that is read."""
 
     added_tokens: tuple[_Added, ...] = ()
 

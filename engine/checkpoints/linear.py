@@ -1,12 +1,13 @@
 """Matrix products with weights that never change.
 
-oneDNN multiplies bfloat16 in tiles, and takes a weight apart into them anew for each product
-unless it was stored that way: for a batch of decode steps that is as much work as the product
-itself. So on a CPU that has bfloat16 instructions the weights are packed once, when they are
-loaded; what comes out is the same.
+oneDNN multiplies bfloat16 in tiles, and repacks a weight for each product unless it is stored
+that way; for a batch of decode steps that is as much work as the product itself. So on a CPU
+with bfloat16 instructions the weights are packed once, when they are loaded; results are the
+same.
 
-Up to FEW rows a product is bounded by reading its weight, and there our own kernel is faster
-(engine/kernels/cpu/native/products.cpp): it reads oneDNN's layout, so nothing is held twice.
+Up to FEW rows a product is bound by reading its weight, and our own kernel is faster
+(engine/kernels/cpu/native/products.cpp). It reads oneDNN's layout, so no weight is stored
+twice.
 """
 
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class PackedLinear:
 def linear(
     weight: Tensor, bias: Tensor | None = None, kernels: Kernels | None = None
 ) -> Linear:
-    """The fastest way to multiply with this weight; a packed one is a copy."""
+    """The fastest linear layer for this weight; a packed weight is a copy."""
     own = None if kernels is None else kernels.linear(weight, bias)
     if own is not None:
         return own
@@ -71,7 +72,7 @@ def linear(
 
 
 def _has_bfloat16() -> bool:
-    """Whether oneDNN is there, and this CPU has instructions for the dtype."""
+    """Whether oneDNN is available, and this CPU has bfloat16 instructions."""
     if not torch.backends.mkldnn.is_available():
         return False
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

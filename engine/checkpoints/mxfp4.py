@@ -1,7 +1,7 @@
-"""MXFP4 (OCP Microscaling Formats 1.0): 32 numbers of four bits under one power of two.
+"""MXFP4 (OCP Microscaling Formats 1.0): 32 numbers of four bits share a power of two.
 
-A number is a sign, two bits of exponent and one of mantissa; two of them share a byte, the
-first in its low half. A scale is the exponent alone, 127 too large.
+A number has a sign, two bits of exponent and one of mantissa; two of them share a byte, the
+first in its low half. A scale is an exponent with a bias of 127.
 """
 
 import torch

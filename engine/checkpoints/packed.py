@@ -1,6 +1,6 @@
 """Reads quantized weights of checkpoints (fp8, AWQ, GPTQ) in the format of our kernels.
 
-Nothing is rounded anew: the numbers and the scales are the checkpoint's, laid out otherwise.
+Nothing is requantized: the numbers and the scales are the checkpoint's, in another layout.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,12 +22,12 @@ from engine.kernels.weights import (
 )
 
 Take = Callable[..., Tensor]
-"""A tensor by its name and shape, as it is in its file; a size that is None may be any."""
+"""Returns a tensor by name and shape, as it is in its file; None allows any size."""
 BITS = 4
 PIECE = 32
-"""Inputs that share a scale where a rank has some of each group: the fewest kernels take."""
+"""Inputs that share a scale if a rank has a part of each group: the kernels' minimum."""
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Which of a word's numbers, lowest bits first, comes where."""
+"""The order of a word's numbers, lowest bits first."""
 MARKS: Mapping[str, tuple[str, ...]] = {
     "fp8": ("weight_scale_inv", "weight_scale"),
     "compressed fp8": ("weight_scale",),
@@ -35,19 +35,19 @@ MARKS: Mapping[str, tuple[str, ...]] = {
     "awq": ("qweight",),
     "gptq": ("qweight",),
 }
-"""The tensor beside a product's name that says that this one is packed: one of these."""
+"""Tensors whose presence shows that a product is stored packed: one of these."""
 STATIC = ("input_scale", "activation_scale")
-"""Scales of inputs; not used, as inputs are rounded by what they are, and lose less so."""
+"""Static scales of inputs; unused, because scales from the inputs themselves lose less."""
 STACKED_SCALES = "_scale_inv"
 
 
 def read_packed(
     packing: Packing, take: Take, at: str, mark: str, shape: tuple[int, int], ranks: int = 1
 ) -> Weight:
-    """The product called `at`, [outputs, inputs], of which `mark` is there.
+    """Read the product `at`, [outputs, inputs], which is stored with the tensor `mark`.
 
-    Of as many `ranks` each has all inputs, or its part of them. Raises UnusableCheckpoint for
-    sizes that do not go with it.
+    Each of `ranks` ranks has all inputs, or its part of them. Raises UnusableCheckpoint for
+    sizes that do not match.
     """
     outputs, inputs = shape
     if packing.group is None:
@@ -64,7 +64,7 @@ def read_packed(
 
 
 def read_stack(take: Take, name: str, experts: int, outputs: int, inputs: int) -> list[Weight]:
-    """Products of experts in 8 bits, stacked as in transformers, with scales of blocks."""
+    """Read experts' fp8 products, stacked as in transformers, with block scales."""
     values, scales = (f"{name}{end}" for end in ("", STACKED_SCALES))
     each = take(values, experts, outputs, inputs)
     squares = take(scales, experts, -(-outputs // BLOCK), -(-inputs // BLOCK))
@@ -102,7 +102,7 @@ def _scaled(values: Tensor, scales: Tensor) -> Fp8Weight:
 
 
 def _compressed(group: int, take: Take, at: str, outputs: int, inputs: int) -> Weight:
-    """Words along the inputs, 8 everywhere for a zero."""
+    """compressed-tensors: words along the inputs, and a zero point of 8 everywhere."""
     words = take(f"{at}.weight_packed", outputs, inputs // PER_WORD)
     scales = take(f"{at}.weight_scale", outputs, inputs // group)
     take(f"{at}.weight_shape", 2)
@@ -110,7 +110,7 @@ def _compressed(group: int, take: Take, at: str, outputs: int, inputs: int) -> W
 
 
 def _awq(group: int, take: Take, at: str, outputs: int, inputs: int) -> Weight:
-    """Words along the outputs (Lin et al. 2023)."""
+    """AWQ (Lin et al. 2023): words along the outputs."""
     groups = inputs // group
     zeros = unpacked(take(f"{at}.qzeros", groups, outputs // PER_WORD))
     scales = take(f"{at}.scales", groups, outputs)
@@ -122,12 +122,12 @@ def _awq(group: int, take: Take, at: str, outputs: int, inputs: int) -> Weight:
 def _gptq(
     packing: Packing, group: int, take: Take, at: str, shape: tuple[int, int], together: int
 ) -> Weight:
-    """Words along the inputs (Frantar et al. 2022); all ranks have so many `together`."""
+    """GPTQ (Frantar et al. 2022): words along the inputs; all ranks have `together` inputs."""
     outputs, inputs = shape
     scales = take(f"{at}.scales", None, outputs)
     if (told := len(scales) * group) not in (inputs, together):
         raise UnusableCheckpoint(f"tensor {at}.scales is of {told} inputs, not {inputs}")
-    zeros = unpacked(take(f"{at}.qzeros", len(scales), outputs // PER_WORD)) + 1  # stored less
+    zeros = unpacked(take(f"{at}.qzeros", len(scales), outputs // PER_WORD)) + 1  # stored - 1
     places = take(f"{at}.g_idx", inputs).long()
     numbers = unpacked(take(f"{at}.qweight", inputs // PER_WORD, outputs).T)
     if told > inputs:
@@ -141,13 +141,13 @@ def _gptq(
 
 
 def _in_pieces(numbers: Tensor, scales: Tensor, zeros: Tensor, places: Tensor) -> Int4Weight:
-    """A rank's inputs, each of the group that `places` says: what it has of a group is so many
-    pieces, with the group's scales and zeros, the last with places that have no input.
+    """A rank's inputs, whose groups are in `places`: its part of a group becomes pieces with
+    the group's scales and zeros, the last one padded with places without inputs.
     """
     order = places.argsort(stable=True)
     counts = places.bincount(minlength=len(scales))
     pieces = -(-counts // PIECE)
-    empty = (pieces * PIECE - counts).cumsum(0) - (pieces * PIECE - counts)  # before a group's
+    empty = (pieces * PIECE - counts).cumsum(0) - (pieces * PIECE - counts)  # before a group
     owners = torch.arange(len(scales), device=places.device).repeat_interleave(pieces)
     filled = order.new_full((len(owners) * PIECE,), -1)
     filled[torch.arange(len(order), device=order.device) + empty[places[order]]] = order
@@ -156,9 +156,9 @@ def _in_pieces(numbers: Tensor, scales: Tensor, zeros: Tensor, places: Tensor) -
 
 
 def _order(packing: Packing, group: int, places: Tensor, at: str) -> Tensor | None:
-    """Inputs by their groups, `places`; None: those of one group are behind one another.
+    """The inputs sorted by their groups, `places`; None if each group is contiguous.
 
-    Raises UnusableCheckpoint where groups are not as the config says.
+    Raises UnusableCheckpoint if the groups contradict the config.
     """
     neat = torch.arange(len(places), device=places.device) // group
     if packing.ordered:
@@ -166,7 +166,7 @@ def _order(packing: Packing, group: int, places: Tensor, at: str) -> Tensor | No
         if torch.equal(places[order], neat):
             return order
         raise UnusableCheckpoint(f"tensor {at}.g_idx: not every group has {group} inputs")
-    if not torch.equal(places - places[:1], neat):  # the first group of a part is another's
+    if not torch.equal(places - places[:1], neat):  # a rank's part may begin at any group
         raise UnusableCheckpoint(f"tensor {at}.g_idx: groups out of order without desc_act")
     return None
 

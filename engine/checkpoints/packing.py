@@ -1,7 +1,7 @@
 """Reads `quantization_config`: how a checkpoint stores weights in 8 or 4 bits. Torch-free.
 
-Layouts are told apart by `quant_method`, in the words of transformers and vLLM; anything of
-them that is not done here is refused by its name, never guessed.
+Layouts are distinguished by `quant_method`, with transformers' and vLLM's names; anything that
+is not supported here is refused by its name, never guessed.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ Layout = Literal["fp8", "compressed fp8", "compressed int4", "awq", "gptq"]
 BLOCK = 128
 GROUPS = (32, 64, 128)
 SCHEMES = ("dynamic", "static")
-PER_WORD = 8  # numbers of four bits in 32
+PER_WORD = 8  # int4 numbers in 32 bits
 
 
 class Packing(msgspec.Struct, frozen=True, kw_only=True):
-    """`group`: inputs that share a scale of four bits.
+    """How weights are stored. `group`: how many inputs share a scale in int4 weights.
 
-    Scales of 8 bits are of outputs; or of 128 by 128, with `blocks`; or one for all, with
-    `tensors`. `static`: there are scales of inputs as well. `ordered`: groups are of any
-    inputs, not of neighbours.
+    fp8 weights have a scale for each output; with `blocks`, for each 128 by 128 numbers; with
+    `tensors`, one for all. `static`: there are scales of inputs as well. `ordered`: groups may
+    have any inputs, not just neighbours.
     """
 
     layout: Layout
@@ -34,7 +34,7 @@ class Packing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_packing(raw: Mapping[str, Any]) -> Packing | None:
-    """Of config.json's `quantization_config`; raises ValueError, saying what is not done."""
+    """Parse config.json's `quantization_config`; a ValueError names what is not supported."""
     given = raw.get("quantization_config")
     if not given:
         return None
@@ -64,7 +64,7 @@ def _only(given: Mapping[str, Any], **accepted: tuple[object, ...]) -> None:
 
 
 def _fp8(given: Mapping[str, Any]) -> Packing:
-    """DeepSeek's, in blocks; or whole tensors with one scale, as vLLM and Mistral have them."""
+    """fp8 with block scales (DeepSeek), or with one scale per tensor (vLLM, Mistral)."""
     _only(given, fmt=("e4m3", None), expert_dtype=("fp8", None))
     _only(given, scale_fmt=("float", "ue8m0", None), activation_scheme=(*SCHEMES, None))
     static = given.get("activation_scheme") == "static"
@@ -75,7 +75,7 @@ def _fp8(given: Mapping[str, Any]) -> Packing:
 
 
 def _fbgemm(given: Mapping[str, Any]) -> Packing:
-    """Its bound of activations is not needed: a token's scale is that of its own numbers."""
+    """FBGEMM's fp8. Its bound of activations is ignored: each token has its own scale."""
     del given
     return Packing(layout="compressed fp8")
 
@@ -130,14 +130,14 @@ def _gptq(given: Mapping[str, Any]) -> Packing:
 
 
 class Axis(NamedTuple):
-    """Which dimension of a tensor it is, and how many of a product's numbers are one there."""
+    """A tensor's dimension, and how many outputs or inputs one index of it stands for."""
 
     dim: int
     unit: int = 1
 
 
 class Axes(NamedTuple):
-    """Where a product's outputs and its inputs lie in one of its tensors; None: nowhere."""
+    """The axes of a product's outputs and inputs in one of its tensors; None: it has none."""
 
     outputs: Axis | None = None
     inputs: Axis | None = None
@@ -148,7 +148,7 @@ PLAIN: Mapping[str, Axes] = {"weight": Axes(ROWS, COLUMNS), "bias": Axes(ROWS)}
 
 
 def axes_of(packing: Packing | None) -> Mapping[str, Axes]:
-    """Of all tensors that a product may have, by the last word of their names."""
+    """The axes of all tensors that a product may have, by the last word of their names."""
     if packing is None:
         return PLAIN
     if packing.group is None:
@@ -156,7 +156,7 @@ def axes_of(packing: Packing | None) -> Mapping[str, Axes]:
         square = Axes() if packing.tensors else square
         return {**PLAIN, "weight_scale_inv": square, "weight_scale": square}
     words = Axis(1, PER_WORD)
-    grouped = None if packing.ordered else Axis(0, packing.group)  # a part may have of any
+    grouped = None if packing.ordered else Axis(0, packing.group)  # a part may use any group
     if packing.layout == "compressed int4":
         return {
             **PLAIN,

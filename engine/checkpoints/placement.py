@@ -11,7 +11,7 @@ from engine.sharding.group import RankGroup
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How to load a model. `group`: the tensor parallel ranks; None: it is in one process.
+    """How to load a model. `group`: the tensor-parallel ranks; None: a single process.
 
     `storage` None: engine/checkpoints/linear.py makes the linear layers, for a CPU.
     """

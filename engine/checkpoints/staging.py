@@ -1,8 +1,8 @@
-"""Reads files onto a device, through two small (pinned) staging buffers in main memory.
+"""Reads files onto a device, through two small staging buffers in host memory.
 
-While one buffer is copied to the device, the next bytes are read into the other: so a load is
-as fast as the slower of disk and bus, and needs no more main memory than the buffers. Where
-the device is a CUDA one the buffers are pinned, and copies have a stream of their own.
+While one buffer is copied to the device, the next bytes are read into the other, so a load is
+as fast as the slower of disk and bus, and needs no host memory but the buffers. For a CUDA
+device the buffers are pinned, and copies have their own stream.
 """
 
 import os
@@ -16,13 +16,13 @@ from torch import Tensor
 from engine.errors import UnusableCheckpoint
 
 BUFFER_BYTES, BUFFERS = 64 << 20, 2
-READERS = 4  # one thread copies out of the page cache slower than a bus takes it
+READERS = 4  # one thread copies from the page cache more slowly than the bus could
 PART_BYTES = BUFFER_BYTES // READERS
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """`copied` is the end of the last copy out of it."""
+    """A staging buffer; `copied` is the end of the last copy from it."""
 
     memory: Tensor
     copied: torch.cuda.Event | None = None
@@ -49,12 +49,12 @@ class DeviceUploader:
         return cls(device, [_Buffer(memory) for memory in memories], stream)
 
     def read(self, file: int, offset: int, count: int) -> Tensor:
-        """[count] bytes of an open file, on the device; what is computed next finds them there.
+        """[count] bytes of an open file, on the device; work launched from now on sees them.
 
-        Raises UnusableCheckpoint where the file ends before.
+        Raises UnusableCheckpoint if the file is shorter.
         """
         target = torch.empty(count, dtype=torch.uint8, device=self.device)
-        if self.stream is not None:  # the memory may be one that work before still uses
+        if self.stream is not None:  # earlier work may still use the memory
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
         size = len(self.buffers[0].memory)
         for first in range(0, count, size):
@@ -75,7 +75,7 @@ class DeviceUploader:
         return buffer
 
     def _fill(self, file: int, offset: int, memory: Tensor) -> None:
-        """By several threads, each with its part."""
+        """Fill a buffer by several threads, each with its part."""
         bytes_ = memory.numpy().data
         parts = [
             (offset + first, bytes_[first : first + PART_BYTES])
@@ -104,7 +104,7 @@ def read_all(
     into: memoryview,
     read: Callable[[int, list[memoryview], int], int] = os.preadv,
 ) -> None:
-    """A file system may give less than was asked for."""
+    """Fill `into` from a file, repeating short reads."""
     while into:
         if not (count := read(file, [into], offset)):
             raise UnusableCheckpoint("a safetensors file ends before its last tensor")

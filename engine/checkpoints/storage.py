@@ -31,7 +31,7 @@ from engine.kernels.weights import (
 )
 
 PROBE_ROWS, PROBE_SEED = 4, 0
-ROUNDED_AT_ONCE = 1 << 26  # numbers
+ROUNDED_AT_ONCE = 1 << 26  # numbers that are quantized at once
 FP8_SINCE = (8, 9)  # compute capability
 ROUNDINGS: Mapping[str, Callable[[Tensor], Weight]] = {"fp8": fp8_weight, "int4": int4_weight}
 
@@ -59,7 +59,7 @@ class ExpertStack:
 
 @dataclass(slots=True)
 class LinearFactory:
-    """Makes a model's linear layers, and quantizes their weights if it is told to.
+    """Makes a model's linear layers, and quantizes their weights if configured.
 
     `rounding` is one of ROUNDINGS; None keeps weights as they are. `kernels` are norms and
     gates with quantized output. `errors` has each layer's relative quantization error.
@@ -120,14 +120,14 @@ def _eight_bits(product: Linear | ExpertStack | None) -> Fp8Weight | None:
 def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:
     """Permute the outputs of `gate_up` to the order of `down`'s inputs (GPTQ's act-order).
 
-    So `down` need not gather its inputs. The gate between the two works number by number.
+    So `down` need not gather its inputs. This is allowed as the gate between is elementwise.
     """
     if not isinstance(gate_up, StoredLinear) or not isinstance(down, StoredLinear):
         return gate_up, down
     weight = down.weight
     if not isinstance(weight, Int4Weight) or weight.order is None:
         return gate_up, down
-    if weight.places > weight.inputs:  # a rank's, with places that have no input
+    if weight.places > weight.inputs:  # a rank's part, with places without inputs
         return gate_up, down
     (order,) = weight.order.long()
     both = torch.cat((order, order + len(order)))
@@ -189,13 +189,13 @@ def _weight(one: Linear) -> tuple[Weight, Tensor | None]:
 
 
 def _rounded(weight: Tensor, how: Callable[[Tensor], Weight]) -> Weight:
-    """Some outputs at a time: it takes several times their memory."""
+    """Quantize some outputs at a time, because it takes several times their memory."""
     outputs = max(1, ROUNDED_AT_ONCE // weight.shape[1])
     return concat_outputs([how(part.unsqueeze(0)) for part in weight.split(outputs)])
 
 
 def _lost(made: StoredLinear, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """How far it is from what it was, a number that may still be under way on the device."""
+    """The relative error of quantization, a scalar that the device may still be computing."""
     generator = torch.Generator().manual_seed(PROBE_SEED)
     probe = torch.randn(PROBE_ROWS, weight.shape[1], generator=generator).to(weight)
     exact = F.linear(probe, weight, bias).float()

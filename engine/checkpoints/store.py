@@ -13,36 +13,36 @@ from engine.checkpoints.device_files import DeviceFile
 from engine.checkpoints.staging import DeviceUploader
 from engine.errors import UnusableCheckpoint
 
-IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
+IGNORED = "rotary_emb.inv_freq"  # in old checkpoints; the config determines it
 
 
 class Tensors(Protocol):
-    """A file, or what stands for it."""
+    """A file of tensors, or something that replaces one."""
 
     def get_tensor(self, name: str) -> Tensor:
-        """Read it."""
+        """Read a whole tensor."""
 
 
 class Slice(Protocol):
-    """A tensor that was not read yet."""
+    """A tensor that has not been read yet."""
 
     def get_shape(self) -> list[int]:
-        """Of all of it."""
+        """The shape of the whole tensor."""
 
     def __getitem__(self, index: tuple[slice, ...]) -> Tensor:
-        """Read that part."""
+        """Read a part of the tensor."""
 
 
 class File(Tensors, Protocol):
-    """A file, of whose tensors parts can be read."""
+    """A file whose tensors can be read in parts."""
 
     def get_slice(self, name: str) -> Slice:
-        """To be read in parts."""
+        """A tensor to be read in parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorStore:
-    """All tensors that there are, by name, and how many bytes they have together."""
+    """All tensors by name, and their total size in bytes."""
 
     tensors: dict[str, File]
     total_bytes: int
@@ -50,10 +50,10 @@ class TensorStore:
 
 
 def open_store(files: Sequence[Path], device: torch.device) -> TensorStore:
-    """Raises UnusableCheckpoint for what is no safetensors file.
+    """Open safetensors files; raises UnusableCheckpoint for any other file.
 
-    For a CPU the files are mapped, and what is needed as it is stays there. For any other
-    device each tensor is read straight to it, and no second copy is made in main memory.
+    For a CPU the files are mapped, and tensors that are used unchanged stay there. For any
+    other device each tensor is read straight to it, without a copy in host memory.
     """
     tensors, staging = dict[str, File](), None
     if device.type != "cpu":

@@ -1,9 +1,9 @@
 """Loads a checkpoint's weights for a model: tensors by name, and fused linear layers.
 
-On a CPU the files are memory-mapped, not read. A large tensor that the model uses as it is in
-its file stays mapped, and only pages that are read come into memory; every other tensor is
-copied once, into its place. For other devices see engine/checkpoints/store.py. A missing
-tensor, an unknown one, or one of the wrong shape is refused by name.
+On a CPU the files are memory-mapped, not read. A large tensor that the model uses unchanged
+stays mapped, and only pages that are read come into memory; every other tensor is copied once,
+into its place. For other devices see engine/checkpoints/store.py. A missing tensor, an unknown
+one, or one of the wrong shape is refused by name.
 
 So the files of a running model must not be written to. Replacing them by renaming, as the
 Hugging Face cache does, is safe.
@@ -35,7 +35,7 @@ from engine.kernels.weights import Weight, concat_outputs, reordered, same_input
 from engine.sharding.group import RankGroup
 
 WEIGHT = ".weight"
-WRAPPED = "model."  # a model that was saved without a head has its tensors without this
+WRAPPED = "model."  # the tensors of a model that was saved without its head lack this
 MAPPED_BYTES = 1 << 20
 TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
 OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_")
@@ -71,17 +71,17 @@ class WeightLoader:
     group: RankGroup | None = None
 
     def __contains__(self, name: str) -> bool:
-        """Whether the tensor is there, and was not taken yet."""
+        """Whether the tensor exists and has not been taken yet."""
         return self._stored(name) in self.files
 
     def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor in `dtype`, or ours, on our device; a large one may stay mapped."""
+        """A tensor in `dtype`, or the model's, on its device; a large one may stay mapped."""
         tensor = self.whole(name, *shape)
         placed = tensor.to(self.device, dtype or self.dtype)
         return placed.clone() if placed is tensor and tensor.nbytes < MAPPED_BYTES else placed
 
     def whole(self, name: str, *shape: int) -> Tensor:
-        """A tensor as it is in its file: read only, copy it by `place`.
+        """A tensor as it is in its file, read only: copy it by `place`.
 
         A quantized weight is dequantized to float32.
         """
@@ -96,7 +96,7 @@ class WeightLoader:
         stored = self._stored(name)
         tensor: Tensor = self.files.pop(stored).get_tensor(stored)
         if shape == (1,) and not tensor.shape:
-            tensor = tensor.view(1)  # some store a number as it is, some in a list
+            tensor = tensor.view(1)  # some files have a scalar, some a list of one
         if not _fits(tensor, shape):
             shapes = f"{tuple(tensor.shape)}, the config says {shape}"
             raise UnusableCheckpoint(f"tensor {name} is {shapes}")
@@ -105,7 +105,7 @@ class WeightLoader:
         return tensor
 
     def place(self, part: Tensor) -> Tensor:
-        """A copy of part of a tensor, row by row, in our dtype, on our device."""
+        """A copy of part of a tensor, row by row, in the model's dtype, on its device."""
         target = torch.empty(part.shape, dtype=self.dtype, device=self.device)
         return target.copy_(part)
 
@@ -152,7 +152,7 @@ class WeightLoader:
         return [self.linear(self.place(one)) for one in whole]
 
     def _mark(self, at: str) -> str | None:
-        """The tensor whose presence shows that the layer `at` is stored quantized, if it is."""
+        """The tensor that shows that the layer `at` is stored quantized; None if it is not."""
         marks = MARKS[self.packing.layout] if self.packing is not None else ()
         return next((one for one in marks if f"{at}.{one}" in self), None)
 
@@ -228,7 +228,7 @@ class WeightLoader:
         self.files.pop(name, None)
 
     def keep_text(self) -> None:
-        """Of a multimodal checkpoint keep only the language model, under its plain names."""
+        """Keep only the language model of a multimodal checkpoint, under its plain names."""
         kept = dict[str, Tensors]()
         for name, file in self.files.items():
             if name.startswith(TEXT_PARTS):

@@ -8,7 +8,7 @@ END = 256  # after one token for each byte
 
 
 class _Bytes:
-    """The smallest vocabulary that writes any text."""
+    """The smallest vocabulary that can write any text."""
 
     eos_token_id = END
     bos_token_id = None

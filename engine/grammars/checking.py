@@ -1,8 +1,8 @@
 """Checks within a deadline whether a grammar can be served. Torch-free.
 
 llguidance bounds most of its work, but not all of it, and none of it can be interrupted. So
-the check runs in a process of its own, which is ended when it takes too long: nothing that a
-client sends can hang or kill the door.
+the check runs in its own process, which is killed if it takes too long: nothing that a client
+sends can hang or kill the HTTP server.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.request import LONGEST_SOURCE, Grammar
 
 DEADLINE_S = 0.8
-CROWDED_S = 0.4  # what is enough for nearly all grammars, where others wait
-PATIENCE = 4  # times as long may pass where the machine has other things to do
-SCHEDULED = 2  # Linux's number for the time that a process had a processor
+CROWDED_S = 0.4  # the deadline while others wait; enough for nearly all grammars
+PATIENCE = 4  # on a busy machine, this many times the deadline may pass
+SCHEDULED = 2  # Linux's number for the clock of a process's CPU time
 START_S = 10.0  # a new process on a busy machine
-REMEMBERED = 256  # of those that can be served, and of the others
+REMEMBERED = 256  # grammars that can be served, and as many that cannot
 EXAMINER = "engine.grammars.examining"
-GOOD = ""  # what the examiner says of a grammar that can be served
+GOOD = ""  # the examiner's reply for a grammar that can be served
 PART_BYTES = 65_536
 LONGEST_WAIT_S = 4.0
 MOST_WAITING = 16  # threads
@@ -40,16 +40,16 @@ BUSY = "too many grammars are being checked: try again later"
 
 
 def too_long(grammar: Grammar) -> str:
-    """Why the grammar need not be looked at; nothing where it is to be."""
+    """Why a grammar is refused without examination; empty if it must be examined."""
     if len(grammar.source) <= LONGEST_SOURCE:
         return ""
     return f"{grammar.kind} has more than {LONGEST_SOURCE} characters"
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises GrammarRefused for what is malformed, impossible, or too much work.
+    """Raises GrammarRefused for a grammar that is malformed, impossible, or too expensive.
 
-    This starts a process; who checks more than one grammar keeps a GrammarChecker.
+    This starts a process; to check more than one grammar, keep a GrammarChecker.
     """
     with GrammarChecker() as checker:
         checker.check(grammar)
@@ -57,7 +57,7 @@ def check_grammar(grammar: Grammar) -> None:
 
 @dataclass(slots=True)
 class _Answers:
-    """What was said of grammars; those that can be served are not forgotten for the others."""
+    """A cache of replies; good grammars and refused ones are evicted separately."""
 
     good: OrderedDict[Grammar, str] = field(default_factory=OrderedDict)
     bad: OrderedDict[Grammar, str] = field(default_factory=OrderedDict)
@@ -74,11 +74,10 @@ class _Answers:
 
 @dataclass(slots=True, eq=False)
 class GrammarChecker:
-    """Owns the process that examines, from the first check to `close`; any thread may call.
+    """Owns the examining process, from the first check to `close`; any thread may call.
 
-    One grammar at a time is examined, and a few others wait their turn: while they do, each
-    has less time, and the slow ones are told to come again. Answers are remembered by the
-    grammar's text.
+    One grammar at a time is examined, and a few others wait. While some wait, each has less
+    time, and slow ones get GrammarCheckBusy. Replies are cached by the grammar's text.
     """
 
     deadline_s: float = DEADLINE_S
@@ -94,7 +93,7 @@ class GrammarChecker:
     )
 
     async def checked(self, grammar: Grammar) -> None:
-        """`check`, while other tasks go on; what is known already waits for nobody."""
+        """`check` without blocking other tasks; a cached reply is immediate."""
         if self._known(grammar):
             return
         if not self._room.acquire(blocking=False):
@@ -104,12 +103,12 @@ class GrammarChecker:
         await asyncio.wrap_future(turn)
 
     def check(self, grammar: Grammar) -> None:
-        """Raises GrammarRefused within the deadline, from its turn on; or GrammarCheckBusy."""
+        """Raises GrammarRefused or GrammarCheckBusy; the deadline begins with its turn."""
         if not self._known(grammar) and (said := self._asked(grammar)) != GOOD:
             raise GrammarRefused(said)
 
     def _known(self, grammar: Grammar) -> bool:
-        """Raises GrammarRefused for what is known to be bad, or need not be looked at."""
+        """Whether it is known to be good; raises GrammarRefused if known to be bad."""
         said = too_long(grammar) or self._answers.get(grammar)
         if said:
             raise GrammarRefused(said)
@@ -131,13 +130,13 @@ class GrammarChecker:
         return said
 
     def close(self) -> None:
-        """End the process, and with it all checks."""
+        """End the process, and all checks with it."""
         with self._lock:
             self._end()
         self._threads.shutdown(wait=False)
 
     def __del__(self) -> None:
-        """Who forgets it leaves no process behind."""
+        """End the process if `close` was not called."""
         self._end()
 
     def __enter__(self) -> "GrammarChecker":
@@ -152,7 +151,7 @@ class GrammarChecker:
         self.close()
 
     def _ask(self, grammar: Grammar) -> str:
-        """What is wrong with it; nothing: the empty string. Raises GrammarCheckBusy."""
+        """What is wrong with a grammar, or an empty string. Raises GrammarCheckBusy."""
         examiner = self._start()
         _tell(examiner, grammar)
         short_s = min(CROWDED_S, self.deadline_s)
@@ -189,7 +188,7 @@ class GrammarChecker:
 
 
 def _tell(process: "Popen[bytes]", grammar: Grammar) -> None:
-    """Who has ended meanwhile says nothing: that is heard by the reader."""
+    """Send a grammar; an examiner that has ended is no error here, as the reader notices it."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.write(msgspec.json.encode(grammar) + b"\n")
@@ -197,9 +196,10 @@ def _tell(process: "Popen[bytes]", grammar: Grammar) -> None:
 
 
 def _read_line(process: "Popen[bytes]", seconds: float) -> bytes | None:
-    """None when it has worked for so long; nothing, or a part, of a process that has ended.
+    """The next line; None once the process has worked for `seconds`.
 
-    Its own processor time counts, within PATIENCE: a busy machine is no grammar's fault.
+    The line is incomplete or empty if the process has ended. Its own CPU time counts, within
+    PATIENCE, because a busy machine is not the grammar's fault.
     """
     assert process.stdout is not None
     line, begun, until = b"", _worked_s(process.pid), monotonic() + PATIENCE * seconds
@@ -216,7 +216,7 @@ def _read_line(process: "Popen[bytes]", seconds: float) -> bytes | None:
 
 
 def _worked_s(pid: int) -> float:
-    """Its processor time, as clock_getcpuclockid(3) has it; endless once it is gone."""
+    """A process's CPU time, by clock_getcpuclockid(3); infinite once it is gone."""
     try:
         return clock_gettime((~pid << 3) | SCHEDULED)
     except OSError:

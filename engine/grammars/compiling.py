@@ -1,7 +1,7 @@
 """A cache of an engine's compiled grammars; they are compiled in threads beside the batch.
 
-llguidance releases Python's lock while it compiles, so a thread is enough. A grammar's text is
-compiled once, however many requests have it; each request gets a copy of the matcher, which
+llguidance releases the GIL while it compiles, so a thread is enough. A grammar's text is
+compiled once, however many requests use it; each request gets a copy of the matcher, which
 costs some ten microseconds.
 """
 
@@ -21,7 +21,7 @@ from engine.grammars.vocabulary import GrammarVocabulary, load_vocabulary
 from engine.request import Grammar
 
 REMEMBERED = 64
-PATIENCE_S = 10.0  # the door has refused what takes a tenth of that
+PATIENCE_S = 10.0  # the HTTP server has refused grammars that take a tenth of that
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _PendingCompile:
     """A compilation under way, or its result.
 
     Requests wait for it up to the time `until`. `fetched`: a request was told that it is done
-    or late, so it may be evicted.
+    or late, so that it may be evicted.
     """
 
     outcome: "Future[CompiledGrammar | GrammarRefused]"
@@ -39,11 +39,11 @@ class _PendingCompile:
 
 @dataclass(slots=True)
 class GrammarCache:
-    """The grammars that requests asked for lately, compiled or being compiled.
+    """Grammars of recent requests, compiled or being compiled.
 
     A grammar that a request may still wait for is not evicted, or it would be compiled again
     and again. Without a vocabulary every grammar is refused, with the reason `missing`. Only
-    the engine's thread may call. A refusal is cached like any other result.
+    the engine's thread may call it. A refusal is cached like any other result.
     """
 
     vocabulary: GrammarVocabulary | None
@@ -112,7 +112,7 @@ def load_grammars(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarCache
 
 
 def compiled(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-    """Compile `grammar`; raises GrammarRefused, also if no token can begin an answer of it."""
+    """Compile `grammar`; raises GrammarRefused, also if no token can begin an answer."""
     named = set[int]()
 
     def find(text: str) -> int | None:
@@ -145,7 +145,7 @@ def _start(
         except GrammarRefused as refusal:
             outcome.set_result(refusal)
         finally:
-            if not outcome.done():  # an error of ours must not keep anybody waiting
+            if not outcome.done():  # an unexpected error must not keep requests waiting
                 outcome.set_result(GrammarRefused(f"{grammar.kind} cannot be compiled"))
 
     threading.Thread(target=work, name="grammar", daemon=True).start()

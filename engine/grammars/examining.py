@@ -1,7 +1,7 @@
 """The process behind a GrammarChecker: it reads grammars line by line and writes refusals.
 
-`python -m engine.grammars.examining`; it ends with its standard input, or by an alarm when a
-grammar keeps it far beyond the deadline and nobody is left to end it.
+`python -m engine.grammars.examining`; it ends when its standard input closes, or by an alarm if
+a grammar takes far longer than the deadline and the parent is no longer there to kill it.
 """
 
 import resource
@@ -21,11 +21,11 @@ from engine.request import Grammar
 MOST_MEMORY_BYTES = 4 << 30
 LONGEST_CHECK_S = 3
 TRIED = 8
-NO_WAY = ("", "NoExtension", "NoExtensionBias")  # what llguidance calls it
+NO_WAY = ("", "NoExtension", "NoExtensionBias")  # llguidance's names for a dead end
 
 
 def examine(grammar: Grammar, tokenizer: LLTokenizer) -> None:
-    """Raises GrammarRefused, unless there is a way to begin, and to go on from there."""
+    """Raises GrammarRefused unless a first token is possible, and one can follow it."""
     matcher = LLMatcher(tokenizer, _written(grammar), log_level=0, limits=limits())
     ways = _ways(matcher)
     for way in ways[:: max(1, len(ways) // TRIED)]:
@@ -48,7 +48,7 @@ def _written(grammar: Grammar) -> str:
 
 
 def _ways(matcher: LLMatcher) -> Sequence[int]:
-    """The tokens that may come next; none in an error."""
+    """The tokens that may come next; empty after an error."""
     if matcher.is_error():
         return []
     mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -59,11 +59,11 @@ def _ways(matcher: LLMatcher) -> Sequence[int]:
 
 
 def main() -> None:
-    """Answer each line with one: empty where the grammar can be served."""
+    """Reply to each line with one, which is empty if the grammar can be served."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal's are for who has started this
+        signal.signal(number, signal.SIG_IGN)  # a terminal's signals are for the parent
     tokenizer = byte_tokenizer()
     _say("")
     for line in sys.stdin.buffer:

@@ -1,11 +1,11 @@
-"""GBNF, the grammars of llama.cpp and xgrammar, read into rules and written as Lark. Pure.
+"""GBNF, the grammars of llama.cpp and xgrammar, parsed into rules and written as Lark. Pure.
 
     root ::= "yes" | "no" [.!]{1,3} | item ("," item)*     # a comment
     item ::= [a-z]+
 
 Strings and classes know the escapes \\n \\r \\t \\xHH \\uHHHH \\UHHHHHHHH, and a backslash
 before itself, a quote or a bracket; `.` is any character. An answer is what `root` describes.
-xgrammar's look-ahead and its macros are not known. `engine/grammars/lark.py` writes it.
+xgrammar's look-ahead and macros are not supported. `engine/grammars/lark.py` writes the Lark.
 """
 
 import re
@@ -35,12 +35,12 @@ LAST_CHARACTER, SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
 
 
 def ebnf_to_lark(source: str) -> str:
-    """GBNF is rewritten, Lark is left as it is; raises GrammarRefused for what is no GBNF."""
+    """Convert GBNF, and return Lark unchanged; raises GrammarRefused for invalid GBNF."""
     return source if LARK.search(source) and not GBNF.search(source) else gbnf_to_lark(source)
 
 
 def gbnf_to_lark(source: str) -> str:
-    """Raises GrammarRefused for what is no GBNF, or describes no text at all."""
+    """Convert GBNF; raises GrammarRefused if it is invalid, or describes no text at all."""
     return lark_of(_Reader(source).rules(), "root")
 
 
@@ -133,7 +133,7 @@ class _Reader:
         return node
 
     def _set(self, inner: str) -> str:
-        """A class of Rust's regexes, with every character by its number."""
+        """A character class in Rust's regex syntax, with every character by its number."""
         negated = inner.startswith("^")
         pairs: list[str] = []
         characters = self._marked(inner.removeprefix("^"))[::-1]
@@ -153,7 +153,7 @@ class _Reader:
         return [code for code, _ in self._marked(inner)]
 
     def _marked(self, inner: str) -> list[tuple[int, bool]]:
-        """Every character, and whether it was written with a backslash."""
+        """Each character, and whether it was escaped by a backslash."""
         found, at = list[tuple[int, bool]](), 0
         while at < len(inner):
             match = ESCAPE.match(inner, at)

@@ -1,10 +1,10 @@
 """Rules of a context-free grammar, and how they are written as llguidance's Lark. Pure.
 
 llguidance splits text into terminals, longest match first, before it parses: a terminal that
-could swallow the beginning of the next one would lose texts of the language. So all that
-does not recur becomes one terminal, a regular expression, which loses nothing. In what does
-recur, stretches without recursion become one terminal each, and there the longest match
-counts. What can never end is cut off: no answer goes where there is no way out.
+could match the beginning of the next one would lose texts of the language. So a rule without
+recursion becomes one terminal, a regular expression, which loses nothing. In recursive rules
+each run without recursion becomes one terminal, and there the longest match applies. Rules that
+can never end are removed, so that no answer runs into a dead end.
 """
 
 import json
@@ -33,21 +33,21 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One after the other."""
+    """A sequence of nodes."""
 
     items: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these."""
+    """One of several nodes."""
 
     options: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """So many times; `most` None is without end."""
+    """A node repeated; `most` None: without limit."""
 
     item: "Node"
     least: int
@@ -56,7 +56,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What does not recur, as Lark has it."""
+    """A part without recursion, as Lark text."""
 
     lark: str
 
@@ -65,19 +65,19 @@ Node = Text | Ref | Row | Choice | Repeat | Terminal
 
 
 def quoted(text: str) -> str:
-    """A string as Lark writes it."""
+    """A string in Lark's syntax."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def regex(pattern: str) -> str:
-    """A regular expression of Rust's as Lark writes it."""
+    """A regular expression of Rust's in Lark's syntax."""
     return f"/{regex_to_lark(pattern, use_ascii='')}/" if pattern else quoted("")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The `lines` of rules, and what is to be said for the one that all begin at. Of a rule
-    that recurs, `terminals` are names of the stretches.
+    """The `lines` of rules, and the expression for the root. `terminals` are the names of the
+    runs without recursion in recursive rules.
     """
 
     start: str
@@ -93,7 +93,7 @@ def lark_of(rules: Mapping[str, Node], root: str) -> str:
 
 
 def written_of(rules: Mapping[str, Node], root: str) -> Written:
-    """Raises GrammarRefused."""
+    """The rules as Lark lines; raises GrammarRefused."""
     if root not in rules:
         raise GrammarRefused(f"ebnf has no rule {root}")
     named = {name for node in rules.values() for name in _names(node)}
@@ -107,7 +107,7 @@ def written_of(rules: Mapping[str, Node], root: str) -> Written:
 
 
 def skipping(node: Node, skipped: Node) -> Node:
-    """The same with something that says nothing behind each terminal."""
+    """The same node with `skipped`, which is ignored text, after each terminal."""
     match node:
         case Terminal():
             return Row((node, skipped))
@@ -134,10 +134,10 @@ def _names(node: Node) -> Iterator[str]:
 def _closure(
     rules: Mapping[str, Node], holds: Callable[[Node, set[str]], bool]
 ) -> frozenset[str]:
-    """The rules for which `holds` follows from its holding for others, and for nothing."""
+    """The rules for which `holds` can be derived, as a least fixed point."""
     found, names, grown = set[str](), list(rules), True
     while grown:
-        names.reverse()  # chains go one way or the other
+        names.reverse()  # chains of rules run in either direction
         before = len(found)
         for name in names:
             if name not in found and holds(rules[name], found):
@@ -164,7 +164,7 @@ def _is_flat(node: Node, flat: set[str] | frozenset[str]) -> bool:
 
 
 def _pruned(node: Node, ends: frozenset[str]) -> Node:
-    """Without what leads to rules that never end; `node` itself can end."""
+    """`node`, which can end, without alternatives that lead to rules that never end."""
     match node:
         case Row(items):
             return Row(tuple(_pruned(item, ends) for item in items))
@@ -186,7 +186,7 @@ class _Writer:
     names: dict[str, str] = field(default_factory=dict)
 
     def write(self, root: str) -> Written:
-        """Names are ours: theirs may be words of Lark, or differ in case only."""
+        """Write all rules under new names: theirs may be keywords, or differ in case only."""
         for number, name in enumerate(self.rules):
             self.names[name] = f"R{number}" if name in self.flat else f"r{number}"
         for name, node in self.rules.items():
@@ -213,7 +213,7 @@ class _Writer:
                 return _repeated(self._flat(item), least, most)
 
     def _deep(self, node: Node) -> str:
-        """In a rule that recurs: the longest stretches without recursion are terminals."""
+        """A node of a recursive rule: its longest runs without recursion become terminals."""
         match node:
             case Ref(name):
                 return self.names[name]

@@ -21,11 +21,11 @@ COMMON: Mapping[str, str] = {
     "C_COMMENT": r"\/\*[^*]*\*+(?:[^\/*][^*]*\*+)*\/",
     "SQL_COMMENT": r"--[^\n]*",
 }
-"""Those of Lark's library that have letters in them that JSON escapes."""
+"""Terminals of Lark's library that can match characters that JSON escapes."""
 
 
 def quoted_leaf(kind: str, said: str) -> str:
-    """A regex, a range of letters or a string; raises GrammarRefused."""
+    """Rewrite a regex, a character range or a string; raises GrammarRefused."""
     if kind == "regex":
         pattern, _, flags = said[1:].rpartition("/")
         return f"/{quoted_regex(pattern, flags)}/{flags}"
@@ -39,5 +39,5 @@ def quoted_leaf(kind: str, said: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """As a regular expression has them."""
+    """A text escaped for a regular expression."""
     return "".join(rf"\x{{{ord(one):x}}}" for one in text)

@@ -1,8 +1,8 @@
-"""Lark, as llguidance reads it, read into rules: for texts that stand within other forms. Pure.
+"""Parses Lark, as llguidance reads it, into rules, to embed its texts in other formats. Pure.
 
-llguidance cuts a text into terminals, the longest match first, and looks one byte ahead: what
-comes behind a text, and escapes in it, would be swallowed by its last terminal. So the rules
-are written anew (`engine/grammars/lark.py`), as one terminal if they do not recur.
+llguidance splits a text into terminals, longest match first, and looks one byte ahead: a text's
+last terminal could match what follows the text, or escapes in it. So the rules are rewritten
+(`engine/grammars/lark.py`), as one terminal if they are not recursive.
 """
 
 import re
@@ -39,14 +39,14 @@ ONLY = "is not supported in a text within another form"
 
 @dataclass(slots=True)
 class LarkRules:
-    """Rules by name; and what defines the terminals in them, a line each."""
+    """Rules by name, and the lines that define their terminals."""
 
     rules: dict[str, Node] = field(default_factory=dict)
     terminals: dict[str, str] = field(default_factory=dict)
 
 
 def read_lark(source: str, *, as_json: bool = False) -> LarkRules:
-    """`as_json`: what stands between the quotes of a JSON string that says such a text. Raises
+    """Parse Lark; with `as_json` its texts are as between the quotes of a JSON string. Raises
     GrammarRefused.
     """
     return _Reader(source, as_json).read()
@@ -165,14 +165,14 @@ class _Reader:
             self._define(self.found.terminals, name, f"{_own(name)}: {self._terminals()}")
 
     def _options(self) -> Iterator[None]:
-        """Before each; they may be on lines of their own."""
+        """Yield before each option; options may be on separate lines."""
         yield
         while self._more_lines() or self.said == "|":
             self._need("|")
             yield
 
     def _more_lines(self) -> bool:
-        """Whether a line goes on with another option; then it is come to."""
+        """Whether the next line continues with another option; if so, advance to it."""
         ahead = re.compile(r"(?:\s|(?:#|//)[^\n]*)*\|").match(self.source, self.at)
         if self.kind != "line" or not ahead:
             return False
@@ -215,7 +215,7 @@ class _Reader:
         return Repeat(node, *bounds) if bounds else node
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """{2}, {2,}, {,3}, {2,3}, ~2 or ~2..3, if there is any such."""
+        """The bounds of {2}, {2,}, {,3}, {2,3}, ~2 or ~2..3, if one of these follows."""
         most: int | None
         if self._takes("~"):
             least = self._number()
@@ -236,7 +236,7 @@ class _Reader:
         return int(self._word("number")[:9])
 
     def _terminals(self) -> str:
-        """The same of terminals alone, written as they will be."""
+        """The same for terminals alone, as the text to write."""
         return " | ".join(self._all_of() for _ in self._options())
 
     def _all_of(self) -> str:
@@ -283,5 +283,5 @@ class _Reader:
 
 
 def _own(name: str) -> str:
-    """A terminal's name, unlike those of rules that are written."""
+    """A name for a terminal that differs from those of all written rules."""
     return f"X_{name}"

@@ -2,10 +2,10 @@
 
 The grammar decides where an answer may end:
 
-- An end token may come exactly where the grammar may end. One of the model's own that the
-  request ignores comes only where nothing else can: the answer is complete, and is over.
-- A token of text that the client named as an end comes inside the grammar only where
-  nothing else can.
+- An end token is allowed exactly where the grammar may end. A model's own end token that the
+  request ignores is allowed only where nothing else is: then the answer is complete, and ends.
+- A text token that the client named as a stop token is allowed inside the grammar only where
+  nothing else is.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from torch import Tensor
 from engine.errors import GrammarRefused
 from engine.grammars.vocabulary import GrammarVocabulary, TokenSet
 
-USED_UP = "lexer error"  # too many states, or expressions in them
+USED_UP = "lexer error"  # too many lexer states, or expressions in them
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A matcher at the start of a grammar, to be copied; and the tokens that it may ever allow.
+    """A matcher at the start of a grammar, to be copied; and all tokens that it can ever allow.
 
-    These are the tokens of text, and the special tokens that the grammar names.
+    These are the text tokens, and the special tokens that the grammar names.
     """
 
     matcher: LLMatcher
@@ -39,8 +39,8 @@ class GrammarMatcher:
     `ends` are the tokens that end this answer. A matcher that fails, by too much work or by
     a token that the grammar does not allow, never recovers: it then allows only end tokens.
 
-    Copies of an LLMatcher share the states of their lexer, and the limit on these. When other
-    copies have used it up, `anew` makes a fresh LLMatcher and the answer is replayed to it.
+    Copies of an LLMatcher share their lexer's states, and the limit on these. If other copies
+    have used it up, `anew` makes a fresh LLMatcher, and the answer is replayed to it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class GrammarMatcher:
             self._restarted()  # what failed behind a draft may never come
 
     def _draft(self, drafted: Seq[int]) -> int:
-        """Consume `drafted`; how many of these the grammar accepts."""
+        """Consume `drafted`; returns how many of these the grammar accepts."""
         if self._ended or self.failure or any(self._is_end(token) for token in drafted):
             return 0
         return self._matcher.try_consume_tokens(list(drafted)) if drafted else 0
@@ -124,15 +124,15 @@ class GrammarMatcher:
         return self._vocabulary.token_set(self._vocabulary.eos) | self._end_words
 
     def _stuck(self, failure: str, *, drafting: bool) -> TokenSet:
-        """Allow only ends. Behind drafts this is no failure yet: they may be rejected, and the
-        next step will find out.
+        """Allow only end tokens. Behind drafts this is not a failure yet: they may be rejected,
+        and the next step decides.
         """
         if not drafting:
             self.failure = failure
         return self._only_ends()
 
     def _text(self) -> TokenSet | None:
-        """The tokens, but for ends, that the grammar accepts next; None where it fails."""
+        """The tokens that the grammar accepts next, without end tokens; None if it fails."""
         scratch = self._scratch
         self._matcher.unsafe_compute_mask_ptr(scratch.ctypes.data, scratch.nbytes)
         if self._matcher.is_error():

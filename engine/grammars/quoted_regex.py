@@ -1,8 +1,8 @@
 r"""Regular expressions, rewritten to match their texts as escaped in a JSON string.
 
 There the text `say "hi"` is `say \"hi\"`. A quote, a backslash and a control character have one
-escape each, all else stands for itself. So what matches one character is rewritten, and all
-around it, groups and repetitions, stays.
+escape each; all others are unchanged. So parts that match one character are rewritten, and
+everything around them, such as groups and repetitions, is kept.
 """
 
 import re
@@ -21,7 +21,7 @@ ESCAPED = frozenset({*CONTROLS, QUOTE, BACKSLASH})
 SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", QUOTE: '"', BACKSLASH: "\\"}
 PLAIN = r'[^"\\\x00-\x1f]'
 ANY_LETTER = rf'(?:{PLAIN}|\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F])))'
-"""Of any text."""
+"""Matches any character."""
 NAMED = {"a": 0x07, "f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
 KNOWN_SETS = 1024
 NO_LETTER = -1
@@ -39,12 +39,12 @@ Flags = frozenset[str]
 
 
 def quoted_regex(pattern: str, flags: str = "") -> str:
-    """Of Rust's syntax, and for the same `flags`; raises GrammarRefused."""
+    """Rewrite a regex in Rust's syntax, for the same `flags`; raises GrammarRefused."""
     return "".join(_Rewriter(pattern).parts(frozenset(flags)))
 
 
 def quoted_text(text: str) -> str:
-    """How a text stands there."""
+    """A text as it is in a JSON string, escaped for a regex."""
     return "".join(_escape(ord(one)) if ord(one) in ESCAPED else one for one in text)
 
 
@@ -56,7 +56,7 @@ def _escape(code: int) -> str:
 class _Rewriter:
     pattern: str
     at: int = 0
-    _around: list[Flags] = field(default_factory=list)  # of groups that are open
+    _around: list[Flags] = field(default_factory=list)  # flags around the open groups
 
     def parts(self, flags: Flags) -> Iterator[str]:
         while self.at < len(self.pattern):
@@ -88,7 +88,7 @@ class _Rewriter:
         return _any_of(f"[{letters}&&{PLAIN}]", escaped) if escaped else letters
 
     def _set(self, begin: int) -> str:
-        """The brackets that begin there; raises GrammarRefused."""
+        """Rewrite the bracketed class that begins at `begin`; raises GrammarRefused."""
         depth, self.at = 0, begin
         while depth or self.at == begin:
             part = IN_SET.match(self.pattern, self.at)
@@ -100,7 +100,7 @@ class _Rewriter:
 
 
 def _code_of(part: re.Match[str]) -> int:
-    """Of the one letter that it is; -1 for a sign of the expression itself."""
+    """The code of a single character; -1 for regex syntax."""
     if digits := part["braced"] or part["two"] or part["four"] or part["eight"]:
         return int(digits, 16)
     if part["named"]:
@@ -110,20 +110,20 @@ def _code_of(part: re.Match[str]) -> int:
 
 
 def _with(flags: Flags, said: str) -> Flags:
-    """Those of a group: letters that are set, and behind a minus those that are not."""
+    """The flags of a group: letters that are set, and after a minus those that are cleared."""
     on, _, off = said.partition("-")
     return (flags | set(on)) - set(off)
 
 
 def _ends_of_lines(flags: Flags) -> set[int]:
-    """What a dot does not match."""
+    """The characters that a dot does not match."""
     if DOT_IS_ANY in flags:
         return set()
     return {NAMED["n"], NAMED["r"]} if CRLF in flags else {NAMED["n"]}
 
 
 def _any_of(plain: str, escaped: Collection[int]) -> str:
-    """A letter of the set `plain`, or the escape of one of these; case matters in escapes."""
+    """Match a character of `plain`, or an escape of `escaped`; case matters in escapes."""
     short = "".join(
         f"\\{one}" if one in '"\\' else one for c, one in SHORT.items() if c in escaped
     )
@@ -140,7 +140,7 @@ def _by_code(code: int) -> str:
 
 @lru_cache(KNOWN_SETS)
 def _escaped_in(one: str, flags: str) -> Collection[int]:
-    """Which of the letters that are escaped a set has, as llguidance reads it; raises
+    """The characters of a set that JSON escapes, as llguidance reads the set; raises
     GrammarRefused.
     """
     pattern = f"(?{flags}:{one})" if flags else one
@@ -148,17 +148,17 @@ def _escaped_in(one: str, flags: str) -> Collection[int]:
 
 
 def can_begin(lark: str) -> bool:
-    """Whether there is any text that is not empty; raises GrammarRefused."""
+    """Whether a grammar has any text that is not empty; raises GrammarRefused."""
     return bool(_begins(lark))
 
 
 def _begins(lark: str) -> Collection[int]:
-    """Bytes that texts begin with; raises GrammarRefused."""
+    """The bytes with which a grammar's texts may begin; raises GrammarRefused."""
     matcher = LLMatcher(_bytes(), LLMatcher.grammar_from_lark(lark), log_level=0)
     if matcher.is_error():
         raise GrammarRefused(f"lark: {matcher.get_error()}")
     mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-    if matcher.stop_reason().endswith("TooComplex"):  # what it gave is no mask
+    if matcher.stop_reason().endswith("TooComplex"):  # its mask is invalid then
         raise GrammarRefused(f"lark: {matcher.get_error()}")
     bits: list[int] = np.unpackbits(mask, bitorder="little")[:END].nonzero()[0].tolist()
     return frozenset(bits)

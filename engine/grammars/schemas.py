@@ -1,7 +1,7 @@
 """Removes annotations from a JSON Schema before it is compiled as a grammar. Pure.
 
-A `format` that JSON Schema does not define asks for nothing: it is an annotation (draft
-2020-12, Validation, 7.2.3). OpenAPI has `int64` and `byte`, pydantic `path` and `password`.
+A `format` that JSON Schema does not define has no effect: it is an annotation (draft 2020-12,
+Validation, 7.2.3). OpenAPI has `int64` and `byte`, pydantic `path` and `password`.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ DEFINED = frozenset(
 NAMED = frozenset(
     {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
 )
-"""Keywords with schemas by name."""
+"""Keywords whose value has schemas by name."""
 NESTED = frozenset(
     {
         *("additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "else"),
@@ -25,11 +25,11 @@ NESTED = frozenset(
         *("unevaluatedItems", "unevaluatedProperties"),
     }
 )
-"""Keywords with a schema, or with a list of them."""
+"""Keywords whose value is a schema, or a list of schemas."""
 
 
 def without_annotations(schema: Any) -> Any:  # noqa: ANN401  JSON of any shape
-    """The same schema, or list of schemas; a value that is one by chance stays as it is."""
+    """The same schema, or list of schemas; other values that look like schemas are kept."""
     if isinstance(schema, list):
         return [without_annotations(one) for one in schema]
     if not isinstance(schema, Mapping):

@@ -2,9 +2,9 @@
 
 What is accepted, by kind:
 
-json_schema     a JSON Schema as JSON. A keyword that cannot be honoured is refused; a `format`
-                that JSON Schema does not define is none. Blanks are few, unless `x-guidance`,
-                llguidance's own key, has other options.
+json_schema     a JSON Schema as JSON. A keyword that cannot be enforced is refused; a `format`
+                that JSON Schema does not define is ignored. Little whitespace is allowed,
+                unless `x-guidance`, llguidance's own key, has other options.
 json_object     any JSON object; there is no source.
 regex           the syntax of Rust's `regex` crate, for the whole answer: `^` and `$` are at
                 both ends already. There are no look-arounds and no back-references.
@@ -40,11 +40,11 @@ LONGEST_REASON = 300
 MOST_CHOICES = 10_000
 ANY_OBJECT = '{"type": "object"}'
 LEXER_FUEL, STEP_FUEL, STEP_ITEMS = 500_000, 200_000, 50_000
-MOST_STATES, LARGEST_GRAMMAR = 20_000, 200_000  # a state is up to 2 kB
+MOST_STATES, LARGEST_GRAMMAR = 20_000, 200_000  # a state takes up to 2 kB
 
 
 def limits() -> LLParserLimits:
-    """How much work a grammar may make, when it is compiled and at every step."""
+    """Limits on a grammar's work, during compilation and at every step."""
     return LLParserLimits(
         initial_lexer_fuel=LEXER_FUEL,
         step_lexer_fuel=STEP_FUEL,
@@ -56,8 +56,8 @@ def limits() -> LLParserLimits:
 
 
 def to_llguidance(grammar: Grammar, find: Find = no_token) -> str:
-    """The grammar as LLMatcher takes it, with the model's special tokens; raises GrammarRefused
-    for what it is not by form.
+    """The grammar in LLMatcher's format, with the model's special tokens; raises GrammarRefused
+    for invalid syntax.
     """
     source = grammar.source
     if reason := too_long(grammar):
@@ -101,7 +101,7 @@ def reason(said: str) -> str:
 
 
 def read_json(source: str, kind: str) -> Any:  # noqa: ANN401 - JSON of any shape
-    """Raises GrammarRefused for what is no JSON."""
+    """Parse JSON; raises GrammarRefused if it is invalid."""
     try:
         return json.loads(source)
     except (ValueError, RecursionError) as error:

@@ -7,13 +7,13 @@ Both forms that vLLM and xgrammar know are read:
 
 Formats: const_string, token (by its text), json_schema, any_text, regex, grammar (as kind
 ebnf), sequence, or, tag, triggered_tags, tags_with_separator, optional, plus, star and repeat.
-Those that bar tokens or look for them, the XML styles, and limits of tokens or characters are
-refused. A token that is no special one of the model is its text. `lark` is nobody else's
-(engine/grammars/texts.py), nor is `unlike`, of any_text.
+Formats that exclude tokens or trigger on them, the XML styles, and limits on tokens or
+characters are refused. A token that is not a special token of the model is matched as text.
+`lark` (engine/grammars/texts.py) and any_text's `unlike` are our own extensions.
 
-Text that nothing bounds ends where what follows it first begins; so a tag ends with the
-first of its ends. `at_least_one` begins with a tag, as it does in xgrammar. A trigger that is
-a special token of the model is found as that, and as its text.
+Unbounded text ends where what follows it first begins, so a tag ends with the first of its
+ends. `at_least_one` begins with a tag, as in xgrammar. A trigger that is a special token of the
+model is found both as that token and as its text.
 """
 
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ class _Format(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Told apart by `type`."""
+    """Base of all formats, which are distinguished by `type`."""
 
 
 class ConstString(_Format, frozen=True, tag="const_string"):
@@ -40,13 +40,13 @@ class ConstString(_Format, frozen=True, tag="const_string"):
 
 
 class Token(_Format, frozen=True, tag="token"):
-    """This special token, which no text says; or the same as text, if it is none."""
+    """This special token, which text tokens cannot write; or its text, if it is not special."""
 
     token: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class JsonSchema(_Format, frozen=True, tag="json_schema"):
-    """JSON that fits a schema; nothing but the defaults of the rest is known here."""
+    """JSON that fits a schema; all other options must have their defaults."""
 
     json_schema: dict[str, Any] | bool
     style: str = "json"
@@ -54,7 +54,7 @@ class JsonSchema(_Format, frozen=True, tag="json_schema"):
 
 
 class AnyText(_Format, frozen=True, tag="any_text"):
-    """Any text without these in it, which does not begin as this expression matches."""
+    """Any text that contains none of these, and whose beginning `unlike` does not match."""
 
     excludes: tuple[str, ...] = ()
     unlike: str = ""
@@ -73,20 +73,20 @@ class Ebnf(_Format, frozen=True, tag="grammar"):
 
 
 class LarkText(_Format, frozen=True, tag="lark"):
-    """Text of a Lark grammar; `json`: as a JSON string that says it."""
+    """Text of a Lark grammar; with `json`, as a JSON string with that text."""
 
     lark: str
     json: bool = False
 
 
 class Sequential(_Format, frozen=True, tag="sequence"):
-    """One after the other."""
+    """Several formats in sequence."""
 
     elements: "tuple[Format, ...]"
 
 
 class Either(_Format, frozen=True, tag="or"):
-    """One of these."""
+    """One of several formats."""
 
     elements: "tuple[Format, ...]"
 
@@ -105,7 +105,7 @@ class Tag(_Format, frozen=True, tag="tag"):
 
 
 class TriggeredTags(_Format, frozen=True, tag="triggered_tags"):
-    """Free text; where a trigger comes in it, one of the tags that begin so has to follow."""
+    """Free text; after a trigger, one of the tags that begin with it has to follow."""
 
     triggers: tuple[str, ...]
     tags: tuple[Tag, ...]
@@ -115,7 +115,7 @@ class TriggeredTags(_Format, frozen=True, tag="triggered_tags"):
 
 
 class TagsWithSeparator(_Format, frozen=True, tag="tags_with_separator"):
-    """Tags and nothing but tags."""
+    """Only tags, with a separator between them."""
 
     tags: tuple[Tag, ...]
     separator: str
@@ -142,7 +142,7 @@ class Star(_Format, frozen=True, tag="star"):
 
 
 class Repeated(_Format, frozen=True, tag="repeat"):
-    """So many times; `max` -1 is without end."""
+    """From `min` to `max` times; `max` -1: without limit."""
 
     min: int
     max: int
@@ -183,7 +183,7 @@ class _Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_structural_tag(source: str) -> Format:
-    """Of either form; raises GrammarRefused."""
+    """Parse a structural tag of either form; raises GrammarRefused."""
     try:
         given = msgspec.json.decode(source, type=_Source)
         if given.format is not None:
@@ -194,7 +194,7 @@ def read_structural_tag(source: str) -> Format:
 
 
 def structural_tag_of(one: Format) -> str:
-    """The source that is read as this."""
+    """The source of a structural tag with this format."""
     return msgspec.json.encode({"type": "structural_tag", "format": one}).decode()
 
 

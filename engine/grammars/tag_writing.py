@@ -35,23 +35,24 @@ from engine.grammars.texts import text_in_json, text_until
 ANYTHING = "/(?s:.*)/"
 OPTIONS = "x-guidance"
 WHITESPACE = r" |\r?\n[ \t]{0,32}"
-"""Between tokens of JSON: a blank, or a new line and its indent; models may dwell on more."""
+"""Between tokens of JSON: a blank, or a line break and indent; with more, models may get stuck.
+"""
 MOST_PARTS = 2_000
 LARGEST_REPEAT = 10_000
 
 Ends = tuple[str, ...]
 NO_ENDS: Ends = ()
 Find = Callable[[str], int | None]
-"""The special token that is this text, if there is one."""
+"""Finds the special token with this text, if there is one."""
 
 
 def no_token(text: str) -> None:
-    """Where nothing is known of a model."""
+    """A Find for an unknown model: no special tokens."""
     del text
 
 
 def structural_tag_to_grammar(source: str, find: Find = no_token) -> str:
-    """Raises GrammarRefused."""
+    """Convert a structural tag; raises GrammarRefused."""
     writer = _Writer(find)
     try:
         start = writer.write(read_structural_tag(source), NO_ENDS)
@@ -67,12 +68,12 @@ def structural_tag_to_grammar(source: str, find: Find = no_token) -> str:
 
 @dataclass(slots=True)
 class _Writer:
-    """`write` answers an expression; with `ends`, one of them is its last part. What is written
-    twice is one line.
+    """`write` returns an expression; with `ends`, its last part is one of them. Equal lines are
+    written once.
     """
 
     find: Find
-    names: dict[str, str] = field(default_factory=dict)  # of lines, by kind and what they say
+    names: dict[str, str] = field(default_factory=dict)  # of lines, by kind and content
     grammars: list[dict[str, str]] = field(default_factory=list)
 
     def write(self, one: Format, ends: Ends) -> str:
@@ -130,7 +131,7 @@ class _Writer:
         return self._until(_free_text(excludes), ends)
 
     def _until(self, terminal: str, ends: Ends) -> str:
-        """Up to the first of the ends, where there are any."""
+        """A terminal up to the first of the ends, if there are any."""
         if not all(ends) or not ends:
             return self._terminal(terminal)
         text = self._terminal(f"({terminal}) {_either(map(quoted, ends))}")
@@ -149,8 +150,8 @@ class _Writer:
         return f"({' '.join(parts)})" if parts else f'""{_then(ends)}'
 
     def _beginning(self, rest: list[Format]) -> Ends:
-        """What ends free text: the text that `rest` begins with, which is taken from it. None,
-        where a special token does.
+        """What ends free text: the text with which `rest` begins, which is removed from it.
+        None if a special token ends it.
         """
         match rest[0]:
             case ConstString(value) if value:
@@ -232,7 +233,7 @@ class _Writer:
 
 
 def _is_open(one: Format) -> bool:
-    """A text that stands as it is, and ends where what follows it begins."""
+    """Whether it is free text, which ends where what follows it begins."""
     return isinstance(one, LarkText) and not one.json
 
 

@@ -17,7 +17,7 @@ SWALLOWS = (
 
 
 def text_in_json(source: str) -> str:
-    """A JSON string that says a text of this grammar; raises GrammarRefused."""
+    """A JSON string with a text of this grammar; raises GrammarRefused."""
     written, terminals = _written(source, as_json=True)
     quote = quoted('"')
     if not written.recurs:
@@ -33,7 +33,7 @@ def text_in_json(source: str) -> str:
 
 
 def text_until(source: str, ends: Collection[str]) -> str:
-    """A text of this grammar, and the first of the ends; raises GrammarRefused."""
+    """A text of this grammar, up to and including the first end; raises GrammarRefused."""
     written, terminals = _written(source, as_json=False)
     if written.recurs:
         raise GrammarRefused(RECURS)

@@ -21,11 +21,11 @@ TokenSet = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class GrammarVocabulary:
-    """What grammars need to know of a model's tokens.
+    """A model's tokens, as grammars need them.
 
-    `size` tokens have a logit; `tokenizer` may know more, or fewer. `text` are the tokens that
-    any grammar may write: no special token, no end token. `special` are those that it may
-    write only by name, from their texts.
+    `size` tokens have a logit; `tokenizer` may have more, or fewer. `text` are the tokens that
+    any grammar may use: no special tokens, no end tokens. `special` maps the texts of special
+    tokens, which a grammar may use only by name, to their ids.
     """
 
     tokenizer: LLTokenizer
@@ -40,7 +40,7 @@ class GrammarVocabulary:
 
 
 def load_vocabulary(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarVocabulary:
-    """Read `folder`'s tokenizer.json; raises GrammarRefused, which says why not."""
+    """Read `folder`'s tokenizer.json; raises GrammarRefused with the reason."""
     try:
         fast = _read(folder / TOKENIZER)
         known = max(fast.get_vocab().values()) + 1
@@ -57,8 +57,8 @@ def load_vocabulary(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarVoc
 class _Spelling:
     """Each token's bytes, in the form that llguidance's TokenizerWrapper reads.
 
-    If llguidance reads a `tokenizer.json` itself, it takes every added token, such as
-    `<tool_call>`, for a special one: grammars could then not write a model's tool calls.
+    If llguidance reads a `tokenizer.json` itself, it treats every added token, such as
+    `<tool_call>`, as special: grammars could then not write a model's tool calls.
     """
 
     bos_token_id = None
@@ -74,28 +74,28 @@ class _Spelling:
         self.eos_token_id = eos[0] if eos else self._add_end()
 
     def special(self, size: int, ends: Iterable[int]) -> Mapping[str, int]:
-        """Special tokens by text: those that have a logit and are no end token."""
+        """Special tokens by text: those that have a logit and are not end tokens."""
         added = self._fast.get_added_tokens_decoder().items()
         known = set(range(size)).difference(ends)
         return {one.content: token for token, one in added if one.special and token in known}
 
     def _add_end(self) -> int:
-        """llguidance wants an end token: add one that the model does not have."""
+        """llguidance requires an end token: add one that the model does not have."""
         self.tokens.append(b"</s>")
         self.special_token_ids.append(len(self.tokens) - 1)
         return len(self.tokens) - 1
 
     def __call__(self, text: bytes) -> list[int]:
-        """Tokenize text that the grammar forces, when there is only one way to go on."""
+        """Tokenize text that the grammar forces, if there is only one way to continue."""
         return list(self._fast.encode(text.decode(), add_special_tokens=False).ids)
 
 
 def _read(file: Path) -> Tokenizer:
-    """Raises OSError, and ValueError for what is no tokenizer."""
+    """Read a tokenizer; raises OSError, or ValueError if it is invalid."""
     said = file.read_bytes()
     try:
         fast = Tokenizer.from_buffer(said)
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises nothing more specific
         raise ValueError(str(error)) from error
     fast.no_truncation()
     fast.no_padding()

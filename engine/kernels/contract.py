@@ -229,7 +229,7 @@ class AttentionIo(NamedTuple):
 class PagedKernels(QuantizingKernels, Protocol):
     """Kernels for attention over paged KV as well; all metadata of a batch is on the device.
 
-    No call waits for the device, and no launch depends on a tensor's content, so all of them
+    No call waits for the device, and no launch depends on a tensor's contents, so all of them
     can be captured in a CUDA graph.
     """
 

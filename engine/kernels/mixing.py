@@ -1,4 +1,4 @@
-"""Random bits that follow from a counter, the same on every device.
+"""Random bits computed from a counter, the same on every device.
 
 They come from the finaliser of MurmurHash3 (Appleby): a good mixer, not a cipher.
 """
@@ -13,7 +13,7 @@ UNIFORM_BITS = 23  # the midpoints of 2^23 cells are exact in float32, and never
 
 
 def mix(bits: Tensor, spare: Tensor) -> None:
-    """The 32-bit finaliser, in place. Products of int32 lanes wrap, as it wants."""
+    """The 32-bit finaliser, in place. It relies on products of int32 wrapping around."""
     bits ^= _shifted(bits, 16, spare)
     bits *= signed(FIRST_FACTOR)
     bits ^= _shifted(bits, 13, spare)
@@ -22,17 +22,17 @@ def mix(bits: Tensor, spare: Tensor) -> None:
 
 
 def uniform(bits: Tensor) -> Tensor:
-    """Mixed int32 `bits`, which are spoilt, to float32 between 0 and 1, without either."""
+    """Mixed int32 `bits` to float32 between 0 and 1, both excluded; overwrites `bits`."""
     _shifted(bits, 32 - UNIFORM_BITS, bits)
     return bits.to(torch.float32).add_(0.5).mul_(2.0**-UNIFORM_BITS)
 
 
 def signed(word: int) -> int:
-    """32 bits as int32 has them."""
+    """32 unsigned bits as an int32."""
     return word - (word >> 31 << 32)
 
 
 def _shifted(bits: Tensor, count: int, out: Tensor) -> Tensor:
-    """To the right, zeros from the left."""
+    """A logical shift to the right: zeros come in from the left."""
     torch.bitwise_right_shift(bits, count, out=out)
     return out.bitwise_and_(MASK >> count)

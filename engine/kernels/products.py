@@ -1,7 +1,7 @@
 """Products with the weights of one or of many experts: the contract, and plain torch.
 
-Plain torch runs anywhere, slowly, as it takes a weight apart in each product. It is the twin of
-the kernels in engine/kernels/gpu/products.py, and says what is right.
+Plain torch runs anywhere, but slowly, because it dequantizes a weight in each product. It is
+the reference for the kernels in engine/kernels/gpu/products.py.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from engine.kernels.weights import Weight, quantized_inputs, wide
 class Route:
     """Which rows an expert multiplies: the sorted rows offsets[e] .. offsets[e + 1] - 1.
 
-    `sources` says of which row of the inputs a sorted row is, when each is there `times` times
-    (place // times); `targets` where its answer goes; None: they lie sorted. `partly`: the
-    offsets do not reach all rows, as some are for experts that are elsewhere.
+    If each input row is used `times` times, sorted row i reads input row sources[i] // times,
+    and writes to output row targets[i]; None: both are sorted already. `partly`: the offsets do
+    not cover all rows, because some belong to other ranks' experts.
     """
 
     offsets: Tensor  # [experts + 1] int32
@@ -32,29 +32,29 @@ class Route:
 
 
 class Products(Protocol):
-    """Who multiplies: this file in plain torch, or kernels."""
+    """Matrix products with such weights, in plain torch (below) or by kernels."""
 
     def multiply(self, rows: Rows, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """[rows, inputs] to [rows, outputs]: x W^T + b, with a weight of one expert.
 
-        `bias` [1, outputs]. Rows for a weight of 8 bits are rounded, if they were not.
+        `bias` [1, outputs]. Rows for an fp8 weight are quantized, if they were not yet.
         """
 
     def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
         """[sorted rows, outputs]: each row times its own expert's weight, and its bias.
 
-        `bias` [experts, outputs]. Rows of no expert are zero where the route says `partly`.
+        `bias` [experts, outputs]. With a route that is `partly`, rows of no expert are zero.
         """
 
     def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-        """[tokens, top_k] ids to the stable order of all, and where each expert's begin.
+        """Sort [tokens, top_k] expert ids stably: their order, and where each expert's begin.
 
-        Order [tokens * top_k] int32 has places in `chosen`, flattened; offsets [experts + 1]
-        int32.
+        Order [tokens * top_k] int32 has indices into `chosen`, flattened; offsets are
+        [experts + 1] int32.
         """
 
     def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
-        """[tokens, top_k, size] by [tokens, top_k]: weighed and added, in order of choice."""
+        """The sum of [tokens, top_k, size] weighted by [tokens, top_k], in order of choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ E4M3 = torch.float8_e4m3fn
 class QuantizedRows:
     """Rows that a norm or gate has quantized to fp8, for products with fp8 weights.
 
-    `dtype` is what they were quantized from, and the dtype of the product's output.
+    `dtype` is the dtype before quantization, and that of the product's output.
     """
 
     values: Tensor  # [rows, size] float8_e4m3fn
-    scales: Tensor  # [rows, groups] float32: numbers of a row share one in groups, or all do
+    scales: Tensor  # [rows, groups] float32: one for each group of a row's numbers
     dtype: torch.dtype
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.values)
 
     def whole(self, group: int | None) -> Tensor:
@@ -39,7 +39,7 @@ class DualRows:
 
     whole: Tensor  # [rows, size]
     quantized: QuantizedRows  # the same rows
-    group: int | None  # how many numbers of `quantized` share a scale; None: a row
+    group: int | None  # how many numbers of `quantized` share a scale; None: a whole row
 
     @property
     def dtype(self) -> torch.dtype:
@@ -47,7 +47,7 @@ class DualRows:
         return self.whole.dtype
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.whole)
 
 
@@ -55,7 +55,7 @@ Rows: TypeAlias = Tensor | QuantizedRows | DualRows
 
 
 def whole_rows(rows: Rows) -> Tensor:
-    """The whole rows, for a reader that is never given quantized rows alone."""
+    """The whole rows, for a reader that never gets quantized rows alone."""
     if isinstance(rows, DualRows):
         return rows.whole
     assert isinstance(rows, Tensor), "rows of 8 bits are for weights of 8 bits"
@@ -63,7 +63,10 @@ def whole_rows(rows: Rows) -> Tensor:
 
 
 def already_quantized(rows: Rows, group: int | None) -> QuantizedRows | None:
-    """The quantized rows, if they came so with this `group`; None: quantize them now."""
+    """The rows if already quantized; None: quantize them now.
+
+    DualRows must have this `group`; for QuantizedRows the caller guarantees it.
+    """
     if isinstance(rows, DualRows):
         return rows.quantized if rows.group == group else None
     return rows if isinstance(rows, QuantizedRows) else None
@@ -86,5 +89,5 @@ def to_fp8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 def _scales(largest: Tensor) -> Tensor:
-    """So that the largest number just fits, and never so small that dividing overflows."""
+    """Scales with which the largest number just fits, but large enough to divide by."""
     return (largest / E4M3_MAX).clamp(min=LEAST_SCALE)

@@ -25,7 +25,7 @@ class ChooseTokens(Protocol):
         alive: Tensor | None = None,
         search: Search,
     ) -> Tensor:
-        """`logits` [rows, vocabulary] float32; the others have a number, keys two, for each.
+        """Sample from `logits` [rows, vocabulary] float32; settings are [rows], keys [rows, 2].
 
         `out` [rows] int64 is written to. Temperature 0 takes the largest. A row in which no
         token is left gets its token of `instead` [rows] int32, and its `alive` [rows] int32
@@ -47,7 +47,7 @@ class AdjustLogits(Protocol):
     ) -> None:
         """Change some rows of `logits` [rows, vocabulary] float32 in place.
 
-        `latest` [rows] has a token of each row's answer that the lists do not count, or -1.
+        `latest` [rows] has a token of each row's answer that is missing in the lists, or -1.
         """
 
 
@@ -55,7 +55,7 @@ class ApplyBitmasks(Protocol):
     """Apply token bitmasks (engine/kernels/gpu/sampling/adjusting.py)."""
 
     def __call__(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
-        """Minus infinity at some `rows` [n] of `logits`, where `bits` [n, words] are 0."""
+        """Set `rows` [n] of `logits` to minus infinity where `bits` [n, words] are 0."""
 
 
 class SamplingKernels(NamedTuple):

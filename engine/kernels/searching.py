@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from enum import IntEnum
 
-MOST_LIKELIEST = 256  # tokens of a row that are found without a search
+MOST_LIKELIEST = 256  # most likely tokens of a row that are found without a search
 
 
 class Search(IntEnum):
-    """NONE: nothing is truncated. LIKELIEST: the kept tokens are among the likeliest, unless
+    """NONE: nothing is truncated. LIKELIEST: the kept tokens are among the most likely, unless
     too many tie. ANYWHERE: any number of tokens may be kept.
     """
 

@@ -1,4 +1,4 @@
-"""How a layer attends: what differs between layers and families, and nothing of the batch."""
+"""How a layer attends: settings of layers and families, independent of the batch."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionStyle:
-    """A score is softcap * tanh(scale * query . key / softcap); uncapped, the inner part.
+    """A score is softcap * tanh(scale * query . key / softcap); uncapped, scale * query . key.
 
-    `window` is how many tokens a query sees, its own included; None: all before it. `sinks`
-    [heads] are one more score per head that only takes part in the softmax's sum (gpt-oss):
-    a query may thereby look at nothing.
+    `window` is how many tokens a query sees, including its own; None: all before it. `sinks`
+    [heads] are one more score per head that only takes part in the softmax's sum (gpt-oss), so
+    that a query can attend to almost nothing.
     """
 
     scale: float

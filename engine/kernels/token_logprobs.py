@@ -1,4 +1,4 @@
-"""The layout of sampled tokens' log-probabilities, ranks and likeliest alternatives.
+"""The layout of sampled tokens' log-probabilities, ranks and most likely alternatives.
 
 All of it is one flat int32 tensor, so that a single copy brings it to the host.
 """
@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-MOST_TOP_LOGPROBS = 32  # of a row; they are found one by one; a power of two
+MOST_TOP_LOGPROBS = 32  # per row, as they are found one by one; a power of two
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Of n rows: [n] log-probabilities float32 and [n] ranks int32 of the chosen tokens; and
-    [n, most] ids int32 and log-probabilities float32 of the likeliest tokens, best first.
+    """For n rows: [n] log-probabilities float32 and [n] ranks int32 of the chosen tokens; and
+    [n, most] ids int32 and log-probabilities float32 of the most likely tokens, best first.
     """
 
     chosen: Tensor
@@ -32,12 +32,12 @@ class GatherLogprobs(Protocol):
     ) -> None:
         """Fill `told` for some `rows` [n] int32 of `logits` [.., vocabulary] float32.
 
-        `chosen` [n] are their tokens, of any integer type.
+        `chosen` [n] are these rows' tokens, of any integer type.
         """
 
 
 def logprobs_size(rows: int, most: int) -> int:
-    """How many int32 the log-probabilities of `rows` with `most` likeliest each take."""
+    """The size in int32 of the log-probabilities of `rows`, with the `most` likeliest each."""
     return rows * (2 + 2 * most)
 
 

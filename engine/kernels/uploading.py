@@ -1,6 +1,7 @@
-"""Numbers of several kinds on their way to a device: one copy, and nobody waits for it.
+"""Uploads numbers of several kinds to a device by one copy, without waiting for it.
 
-Parts begin on multiples of 16 bytes: a kernel is compiled anew for pointers that do not.
+Parts begin at multiples of 16 bytes, because Triton compiles kernels anew for unaligned
+pointers.
 """
 
 from collections.abc import Sequence
@@ -11,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-ALIGNED = 4  # numbers of 4 bytes
+ALIGNED = 4  # numbers of 4 bytes each: 16 bytes
 Part = NDArray[np.int32] | NDArray[np.float32]
 
 
 def uploaded(parts: Sequence[Part], device: torch.device) -> list[Tensor]:
-    """Flat views of one tensor on the device, int32 or float32, each behind the other."""
+    """The parts as flat views of one tensor on the device, int32 or float32."""
     sizes = [part.size for part in parts]
     starts = list(accumulate(map(aligned, sizes), initial=0))
     staged = torch.empty(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -33,5 +34,5 @@ def uploaded(parts: Sequence[Part], device: torch.device) -> list[Tensor]:
 
 
 def aligned(numbers: int) -> int:
-    """No fewer, and behind them a part may begin."""
+    """`numbers`, rounded up so that the next part is aligned."""
     return -(-numbers // ALIGNED) * ALIGNED

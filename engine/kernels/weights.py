@@ -13,13 +13,13 @@ from torch import Tensor
 from engine.kernels.rows import Rows, already_quantized, quantize_rows_twin, to_fp8, whole_rows
 
 BLOCK = 128  # inputs and outputs that share a scale in DeepSeek's checkpoints
-GROUP = 128  # inputs that share a scale in weights of four bits
+GROUP = 128  # inputs that share a scale in int4 weights
 FOUR_BITS, MIDDLE = 15, 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainWeight:
-    """As it is in the checkpoint."""
+    """An unquantized weight, as it is in the checkpoint."""
 
     values: Tensor  # [experts, outputs, inputs]
 
@@ -30,7 +30,7 @@ class PlainWeight:
         return experts, outputs, inputs
 
     def whole(self, expert: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """One expert's numbers, [outputs, inputs]."""
+        """One expert's weight, [outputs, inputs], dequantized if need be."""
         return self.values[expert].to(dtype)
 
 
@@ -38,10 +38,10 @@ class PlainWeight:
 class Fp8Weight:
     """Numbers of 8 bits (e4m3; Micikevicius et al. 2022) times scales.
 
-    A scale belongs to an output, or to BLOCK inputs of an output: what shares one by blocks of
-    BLOCK by BLOCK (DeepSeek-AI 2024, "DeepSeek-V3", section 3.3.2) has it once for each output
-    here, so that outputs can be put behind one another and into any order. Inputs are rounded
-    likewise when they are multiplied: with a scale for each row, or for BLOCK numbers of it.
+    A scale belongs to an output, or to BLOCK inputs of an output. A checkpoint with one scale
+    for BLOCK by BLOCK numbers (DeepSeek-AI 2024, "DeepSeek-V3", section 3.3.2) has it repeated
+    for each output here, so that outputs can be concatenated and reordered. Inputs are
+    quantized alike before a product: with a scale for each row, or for BLOCK numbers of it.
     """
 
     values: Tensor  # [experts, outputs, inputs] float8_e4m3fn
@@ -55,16 +55,16 @@ class Fp8Weight:
 
     @property
     def blocked(self) -> bool:
-        """Whether scales are of parts of the inputs."""
+        """Whether a scale belongs to BLOCK inputs of an output, not to all of them."""
         return self.scales.shape[1] > 1
 
     @property
     def row_group(self) -> int | None:
-        """How many numbers of a row it is multiplied with share a scale; None: all."""
+        """How many numbers of an input row share a scale; None: all of them."""
         return BLOCK if self.blocked else None
 
     def whole(self, expert: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """One expert's numbers, [outputs, inputs]."""
+        """One expert's weight, [outputs, inputs], dequantized if need be."""
         values, scales = self.values[expert].to(dtype), self.scales[expert].T.to(dtype)
         if self.blocked:
             scales = scales.repeat_interleave(BLOCK, 1)[:, : values.shape[1]]
@@ -73,15 +73,15 @@ class Fp8Weight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int4Weight:
-    """Whole numbers 0 .. 15, less a zero, times a scale, both for each group of inputs.
+    """Integers 0 .. 15, minus a zero point, times a scale, both for each group of inputs.
 
-    Byte j of a group has number j in its low half, and number j + group / 2 in its high one:
-    a kernel that takes both halves apart has two runs of inputs, and none to interleave. What
-    is missing in the last group is of no account. `zeros` None: MIDDLE everywhere.
+    Byte j of a group has number j in its low half, and number j + group / 2 in its high half,
+    so that a kernel that unpacks both halves gets two contiguous runs of inputs. Padding in the
+    last group is ignored. `zeros` None: MIDDLE everywhere.
 
-    Groups are of inputs behind one another, or of those that `order` names: place i then has
-    input order[i] (GPTQ's act-order; Frantar et al. 2022, "GPTQ", sorts them by how much they
-    matter). There may be more places than inputs: those at -1 have none, and are of no account.
+    A group has consecutive inputs, or those that `order` names: place i then has input order[i]
+    (GPTQ's act-order; Frantar et al. 2022, "GPTQ", sorts inputs by importance). There may be
+    more places than inputs: those with -1 have none, and are ignored.
     """
 
     packed: Tensor  # [experts, outputs, groups, group / 2] uint8
@@ -97,7 +97,7 @@ class Int4Weight:
 
     @property
     def places(self) -> int:
-        """How many inputs it goes through, and places that have none."""
+        """The number of places: inputs, and places without one."""
         return self.inputs if self.order is None else self.order.shape[1]
 
     @property
@@ -106,7 +106,7 @@ class Int4Weight:
         return self.packed.shape[0], self.packed.shape[1], self.inputs
 
     def whole(self, expert: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """One expert's numbers, [outputs, inputs]."""
+        """One expert's weight, [outputs, inputs], dequantized if need be."""
         packed = self.packed[expert]
         numbers = torch.cat((packed & FOUR_BITS, packed >> 4), dim=-1).to(dtype)
         zeros = MIDDLE if self.zeros is None else self.zeros[expert].T.unsqueeze(-1).to(dtype)
@@ -123,18 +123,18 @@ Weight: TypeAlias = PlainWeight | Fp8Weight | Int4Weight
 
 
 OUTPUTS = {"values": 1, "packed": 1, "scales": 2, "zeros": 2}
-"""Which dimension of each part is that of the outputs."""
+"""The dimension of the outputs in each part."""
 
 
 def stack_experts(weights: Sequence[Weight]) -> Weight:
-    """The experts of several weights of one format, in one."""
+    """One weight with the experts of several, all of one format."""
     return _joined(weights, dict.fromkeys((*OUTPUTS, "order"), 0))
 
 
 def concat_outputs(weights: Sequence[Weight]) -> Weight:
-    """Several weights of one format as one, their outputs behind one another.
+    """Several weights of one format as one, with their outputs concatenated.
 
-    Their inputs are in the same order, if in any: see `same_input_order`.
+    Their inputs must be in the same order: see `same_input_order`.
     """
     assert all(same_input_order(weights[0], one) for one in weights), (
         "one order is of all outputs"
@@ -151,7 +151,7 @@ def same_input_order(one: Weight, other: Weight) -> bool:
 
 
 def reordered(weight: Weight, order: Tensor) -> Weight:
-    """Its outputs in another `order` [outputs], each with its scales."""
+    """The weight with its outputs, and their scales, in another `order` [outputs]."""
     moved = dict[str, Any]()
     for name, dim in OUTPUTS.items():
         if isinstance(part := getattr(weight, name, None), Tensor):
@@ -170,23 +170,23 @@ def _joined(weights: Sequence[Weight], dims: Mapping[str, int]) -> Weight:
 
 
 def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Behind one another along `dim`, whatever their dtype."""
+    """Concatenate along `dim`, whatever the dtype."""
     return torch.cat([_plain(one) for one in parts], dim).view(parts[0].dtype)
 
 
 def _plain(part: Tensor) -> Tensor:
-    """Bytes for numbers of 8 bits, which not all devices know to move."""
+    """fp8 numbers viewed as bytes, because not all devices can copy fp8."""
     small = part.dtype.is_floating_point and part.dtype.itemsize == 1
     return part.view(torch.uint8) if small else part
 
 
 def wide(rows: Rows) -> torch.dtype:
-    """The dtype of sums."""
+    """The dtype in which products are summed."""
     return torch.promote_types(rows.dtype, torch.float32)
 
 
 def quantized_inputs(rows: Rows, weight: Weight) -> Tensor:
-    """Rows as a product with `weight` sees them, so quantized for fp8; float32 or wider."""
+    """Rows as the product with `weight` reads them: quantized for fp8; float32 or wider."""
     if not isinstance(weight, Fp8Weight):
         return whole_rows(rows).to(wide(rows))
     group = weight.row_group
@@ -195,7 +195,7 @@ def quantized_inputs(rows: Rows, weight: Weight) -> Tensor:
 
 
 def fp8_weight(weight: Tensor, *, blocked: bool = False) -> Fp8Weight:
-    """[experts, outputs, inputs] of any float, with a scale for each output, or finer ones."""
+    """Quantize [experts, outputs, inputs], with a scale for each output, or finer ones."""
     experts, outputs, inputs = weight.shape
     values, scales = to_fp8(weight.flatten(0, 1), BLOCK if blocked else inputs)
     turned = scales.view(experts, outputs, -1).transpose(1, 2).contiguous()
@@ -203,9 +203,9 @@ def fp8_weight(weight: Tensor, *, blocked: bool = False) -> Fp8Weight:
 
 
 def int4_weight(weight: Tensor, group: int = GROUP) -> Int4Weight:
-    """[experts, outputs, inputs] rounded; of each group the largest number is kept best.
+    """Quantize [experts, outputs, inputs]; each group's largest number is the most exact.
 
-    It becomes -8, whatever its sign: the range that four bits have is then used to its end.
+    It becomes -8, whatever its sign, so that the whole range of four bits is used.
     """
     experts, outputs, inputs = weight.shape
     groups = -(-inputs // group)
@@ -220,6 +220,6 @@ def int4_weight(weight: Tensor, group: int = GROUP) -> Int4Weight:
 
 
 def packed_halves(numbers: Tensor) -> Tensor:
-    """[.., group] whole numbers 0 .. 15 to [.., group / 2] bytes; see Int4Weight."""
+    """[.., group] integers 0 .. 15 to [.., group / 2] bytes; see Int4Weight."""
     low, high = numbers.to(torch.uint8).chunk(2, dim=-1)
     return (low | high << 4).contiguous()

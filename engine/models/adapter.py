@@ -1,10 +1,10 @@
-"""Every other decoder: transformers' own modelling code over our paged attention.
+"""All other decoders: transformers' modelling code over our paged attention.
 
-transformers lets a model attend through a function that somebody else registers. Ours writes
-the keys and values of a batch into KV blocks and reads them back from there, so the tokens of
-many sequences can lie behind one another in what the model takes for one. A model whose state
-is not all keys and values (a recurrence, a convolution, another score) cannot be run like that;
-engine/models/adapting.py finds out before a request does.
+transformers lets a model attend through a function that others register. Ours writes the keys
+and values of a batch into KV blocks and reads them back from there, so the tokens of many
+sequences can be concatenated into what the model takes for one. A model with state other than
+keys and values (a recurrence, a convolution, another score) cannot be run like that;
+engine/models/adapting.py detects this at startup.
 """
 
 import logging
@@ -38,15 +38,15 @@ BROKEN = (
     TypeError,
     ValueError,
 )
-"""What transformers raises of models that do not work."""
-NOT_KNOWN = KvShape(0, 0, 0)  # before its layers have attended
-CONSTANT = (".masked_bias",)  # old checkpoints carry it; no code reads it any more
-MOVING_ROPES = {"dynamic", "longrope"}  # beyond the trained length cached keys would change
+"""What transformers raises for models that do not work."""
+NOT_KNOWN = KvShape(0, 0, 0)  # until its layers have attended once
+CONSTANT = (".masked_bias",)  # in old checkpoints; no code reads it any more
+MOVING_ROPES = {"dynamic", "longrope"}  # beyond the trained length, cached keys would change
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptedConfig:
-    """What the engine has to know of a model (engine/models/model.py), and its layers."""
+    """The sizes that the engine needs (engine/models/model.py), and the number of layers."""
 
     vocab_size: int
     hidden_size: int
@@ -58,7 +58,7 @@ class AdaptedConfig:
 class AdaptedModel:
     """A causal language model of transformers, with our attention in its layers.
 
-    `whole` has a head for logits, `base` is the part of it under that.
+    `whole` is the model with its head for logits, `base` is the part below the head.
     """
 
     config: AdaptedConfig
@@ -80,7 +80,7 @@ class AdaptedModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] to [rows, vocabulary], float32, caps and scales included.
 
-        The model computes them itself; only its layers are left out, for their work is done.
+        The model's own code computes them, with its layers skipped, as `forward` has run them.
         """
         with _given(self.base, hidden):
             rows = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)
@@ -98,7 +98,7 @@ def loading_errors() -> tuple[type[Exception], ...]:
 
 
 def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
-    """What a checkpoint says of a model without a family of ours; raises UnusableCheckpoint."""
+    """The config of a model outside our families; raises UnusableCheckpoint."""
     from transformers import AutoConfig  # slow to load, and most models do not need it
 
     raw = checkpoint.config
@@ -116,7 +116,7 @@ def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
 def load_whole(
     checkpoint: Checkpoint, config: AdaptedConfig, dtype: torch.dtype
 ) -> AdaptedModel:
-    """Read all weights; it attends by itself yet. Raises UnusableCheckpoint, by name."""
+    """Read all weights; the model still uses its own attention. Raises UnusableCheckpoint."""
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(ATTENTION, _attend)
@@ -132,7 +132,7 @@ def load_whole(
                 use_safetensors=True,
                 local_files_only=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # told, and refused below
+                ignore_mismatched_sizes=True,  # reported, and refused below
             )
     except loading_errors() as error:
         raise UnusableCheckpoint(f"{checkpoint.folder}: {error}") from error
@@ -145,7 +145,7 @@ def load_whole(
 
 
 def _made_up(folder: Path, dtype: torch.dtype, seed: int) -> Any:  # noqa: ANN401  theirs
-    """Their model with our random numbers, tensor by tensor."""
+    """transformers' model with our random weights, tensor by tensor."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -177,7 +177,7 @@ def _must_be_known(raw: Mapping[str, Any]) -> None:
 
 
 def _max_positions(config: Any) -> int:  # noqa: ANN401  theirs are all different
-    """Or what it was trained for, where a longer context would change what is cached."""
+    """The longest sequence; the trained length if a longer one would change cached keys."""
     most: int = config.max_position_embeddings
     rope = getattr(config, "rope_parameters", None) or {}
     for one in (rope, *(part for part in rope.values() if isinstance(part, Mapping))):
@@ -193,9 +193,9 @@ _current: ContextVar[Attend] = ContextVar("_current")
 
 @contextmanager
 def patched_attention(attend: Attend) -> Iterator[None]:
-    """Within it, every layer computes attention by `attend`, with the arguments of `_attend`.
+    """Within this context every layer attends by calling `attend`, with `_attend`'s arguments.
 
-    Layers have no other way to learn of the batch: not all hand on what they are given."""
+    This is the only way to pass the batch to layers: not all models pass arguments on."""
     token = _current.set(attend)
     try:
         yield
@@ -211,12 +211,11 @@ def _attend(
     attention_mask: Tensor | None = None,
     **more: object,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in each layer.
+    """The function that transformers calls in each layer.
 
     [1, heads, tokens, dim] to [1, tokens, heads, dim].
-
-    `more` has what only some models give: `scaling`, `sliding_window`, `softcap`, `s_aux`
-    (sinks). The mask is ours to know.
+    `more` has what only some models pass: `scaling`, `sliding_window`, `softcap`, `s_aux`
+    (sinks). The given mask is ignored.
     """
     del attention_mask
     return _current.get()(module, query, key, value, **more), None
@@ -249,7 +248,7 @@ class _PagedAttention:
 
 
 def layer_of(module: nn.Module) -> int:
-    """The place of an attention module among all layers."""
+    """The index of an attention module's layer."""
     index = module.layer_idx
     assert isinstance(index, int)
     return index
@@ -257,11 +256,11 @@ def layer_of(module: nn.Module) -> int:
 
 @contextmanager
 def _given(base: nn.Module, hidden: Tensor) -> Iterator[None]:
-    """For once the layers answer what they are told to."""
+    """Within this context the model's `base` returns `hidden` instead of running its layers."""
     from transformers.modeling_outputs import MoeModelOutputWithPast
 
     outputs = MoeModelOutputWithPast(last_hidden_state=hidden.unsqueeze(0))
-    outputs.cross_attentions = None  # some heads hand it on
+    outputs.cross_attentions = None  # some heads pass it on
 
     def answer(*_args: object, **_more: object) -> MoeModelOutputWithPast:
         return outputs
@@ -275,7 +274,7 @@ def _given(base: nn.Module, hidden: Tensor) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What transformers would warn of is refused by us; its bar is for a terminal."""
+    """Silence transformers: we refuse what it would warn of, and its bar needs a terminal."""
     from transformers.utils import logging as theirs
 
     before, shown = theirs.get_verbosity(), theirs.is_progress_bar_enabled()

@@ -1,8 +1,9 @@
 """Loads a transformers model, after a check that our paged attention gives its own results.
 
 Two short prompts are run by the model's own eager attention, each in one piece, and then
-through KV blocks: both in one batch, in chunks, with a single token between. What differs has
-state that blocks do not hold, or attends in a way that ours does not know; it is refused.
+through KV blocks: both in one batch, in chunks, with a single token between. A model whose
+results differ has state outside the blocks, or attends in a way that we do not support; it is
+refused.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from engine.models.families import LIST
 
 BLOCK = 16
 SHORT, LONG = 47, 61
-LONGEST_WINDOW = 1024  # windows up to this are seen at work
+LONGEST_WINDOW = 1024  # windows up to this are exercised by the check
 KINDS = {"full_attention", "sliding_attention"}
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
@@ -40,7 +41,7 @@ def load_adapted(
     device: torch.device,
     kernels: Kernels | None = None,
 ) -> AdaptedModel:
-    """A model that attends through blocks; raises UnusableCheckpoint, saying why not."""
+    """A model that attends through KV blocks; raises UnusableCheckpoint with the reason."""
     model = load_whole(checkpoint, config, dtype)
     name = type(model.whole).__name__
     try:
@@ -78,7 +79,7 @@ def _check(
     ours.append(model.logits(ours[0]))
     for one, other in zip(ours, theirs, strict=True):
         away = float((one.float() - other.float()).norm() / other.float().norm())
-        if not away < TOLERANCE[dtype]:  # nor is it where it is no number
+        if not away < TOLERANCE[dtype]:  # also if it is NaN
             raise _UnsupportedModel(
                 f"over blocks it differs from itself by {away:.2g}: it has state beside keys "
                 "and values, or attends in a way of its own"
@@ -86,7 +87,7 @@ def _check(
 
 
 def _look_at_layers(model: AdaptedModel, device: torch.device) -> None:
-    """Find out the shape of keys and values, by attending to one token."""
+    """Find out the shape of keys and values, by running one token."""
     seen = dict[int, tuple[int, int]]()
 
     def look(
@@ -107,7 +108,7 @@ def _look_at_layers(model: AdaptedModel, device: torch.device) -> None:
 
 
 def _prompts(config: AdaptedConfig, window: int | None, device: torch.device) -> list[Tensor]:
-    """Two, of which the second is longer than the window of the layers."""
+    """Two prompts, the second longer than the layers' window."""
     longer = LONG
     if window is not None and window <= LONGEST_WINDOW:
         longer = max(LONG, window + SHORT)
@@ -152,5 +153,5 @@ def _num_blocks(prompt: Tensor) -> int:
 
 
 def _cuts(length: int, more: int) -> list[int]:
-    """Three chunks; the middle one is a single token, or `more` than that."""
+    """The ends of three chunks; the middle one is a single token, or `more` than that."""
     return [0, length // 3, length // 3 + 1 + more, length]

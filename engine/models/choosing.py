@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def read_config(checkpoint: Checkpoint, implementation: str) -> AnyConfig:
-    """`implementation` is EngineConfig's `model_impl`; raises UnusableCheckpoint."""
+    """Parse config.json for our code or transformers'; raises UnusableCheckpoint.
+
+    `implementation` is EngineConfig's `model_impl`.
+    """
     if implementation == "transformers":
         return read_adapted_config(checkpoint)
     try:
@@ -53,9 +56,9 @@ def load_model(
 def kv_variant(
     config: AnyConfig, max_len: int, quantization: str | None = None
 ) -> Mapping[str, str]:
-    """What engines of one checkpoint must agree on beside it, to understand each other's KV.
+    """The settings in which engines of one checkpoint must agree to exchange KV.
 
-    Ours may order a head's dimensions in another way than transformers (rope.py:head_order).
+    Our code may order a head's dimensions differently from transformers (rope.py:head_order).
     """
     weights = {"quantization": quantization or "none"}
     if isinstance(config, AdaptedConfig):

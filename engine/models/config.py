@@ -1,6 +1,6 @@
-"""What a checkpoint's config.json says of its model, in our words. Torch-free.
+"""A model's config.json, translated into our own fields. Torch-free.
 
-Families differ here by data only: their table is engine/models/families.py.
+Families differ here only in data: their table is engine/models/families.py.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 
 
 class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one layer has of its own.
+    """The settings that differ between layers.
 
-    `window`: the tokens it sees, None for all; its `rope`; `sparse`: it has experts.
+    `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts.
     """
 
     window: Size | None = None
@@ -30,7 +30,7 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NormNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layer's norms are called in the checkpoint, before and after each part."""
+    """The checkpoint's names for a layer's norms, before and after each part."""
 
     attention: str | None = "input_layernorm"
     attention_output: str | None = None
@@ -41,12 +41,13 @@ class NormNames(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One decoder.
 
-    `fused_qkv` and `fused_gate_up`: the checkpoint has one tensor for what others have in
-    three or two. `norm_adds_one`: norms are 1 + their weight. `qk_norm`: over each head, or
-    over all together. `embedding_scale_rounds`: to the dtype of the weights, before it is used.
-    `sinks`: each head has one (AttentionStyle). `unused_layers`: what the checkpoint has behind
-    the last layer, for guessing ahead. With `latent`, attention is over latents, whose rotated
-    part is `head_dim` wide. `packing` is how the checkpoint stores products in few bits, if so.
+    `fused_qkv` and `fused_gate_up`: the checkpoint has one tensor where others have three or
+    two. `norm_adds_one`: norms multiply by 1 + their weight. `qk_norm`: norms over each head of
+    queries and keys, or over all heads together. `embedding_scale_rounds`: the scale is rounded
+    to the weights' dtype before it is used. `sinks`: each head has one (AttentionStyle).
+    `unused_layers`: layers in the checkpoint behind the last, for multi-token prediction. With
+    `latent`, attention is over latents, whose rotated part is `head_dim` wide. `packing` says
+    how the checkpoint stores quantized weights, if it does.
     """
 
     vocab_size: Size
@@ -54,7 +55,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     intermediate_size: Size
     num_heads: Size
     num_kv_heads: Size
-    head_dim: Halves  # rotary embedding turns one against the other
+    head_dim: Halves  # rotary embedding pairs one half with the other
     norm_eps: float
     max_positions: Size
     layers: tuple[LayerPlan, ...]
@@ -82,7 +83,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     packing: Packing | None = None
 
     def __post_init__(self) -> None:
-        """Checks that concern more than one field."""
+        """Check fields against each other."""
         if self.num_heads % self.num_kv_heads:
             heads = f"{self.num_heads} heads over {self.num_kv_heads} KV heads"
             raise ValueError(f"{heads} cannot be shared out")
@@ -94,17 +95,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_layers(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         return len(self.layers)
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
-        """The different ones of all layers."""
+        """The distinct ropes of all layers."""
         return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.rope))
 
 
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
-    """Read config.json of any supported family; raises UnusableCheckpoint, saying what."""
+    """Parse the config.json of any of our families; raises UnusableCheckpoint."""
     family = _family(raw)
     headless = {} if generates(raw) else {"tie_word_embeddings": True}
     try:
@@ -146,7 +147,7 @@ def _refuse_activation(name: str) -> None:
 
 
 def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What a Llama would be; families change it."""
+    """The fields as for Llama; families override some of them."""
     heads, layers = raw["num_attention_heads"], raw["num_hidden_layers"]
     head_dim = raw.get("head_dim") or raw["hidden_size"] // heads
     return {
@@ -171,7 +172,7 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Instead of what layers are made of, the layers."""
+    """Replace the per-layer settings in `fields` by the layers made from them."""
     kinds, window, rotated, sparse, interleaved = (
         fields.pop(key)
         for key in ("layer_types", "window", "rotated", "sparse", "rope_interleaved")

@@ -1,7 +1,7 @@
-"""The decoder that all our families share, read top to bottom.
+"""The decoder that all our families share.
 
-It is made of layers, and a layer of parts: norms, an attention, an MLP. Which parts, and with
-which numbers, follows from the config (engine/models/config.py) when the weights are read
+It consists of layers, and each layer of parts: norms, an attention, an MLP. The config
+(engine/models/config.py) determines the parts and their numbers when the weights are read
 (engine/models/weights.py).
 """
 
@@ -23,14 +23,14 @@ from engine.models.rope import Rotations
 
 
 class Attention(Protocol):
-    """What tokens read from those before them. It knows its layer, and writes its KV."""
+    """The attention of one layer, which also writes the layer's KV."""
 
     def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """[tokens, hidden] to [tokens, hidden]."""
 
 
 class Mlp(Protocol):
-    """What each token makes of itself, dense or by experts."""
+    """The feed-forward part of one layer, dense or with experts."""
 
     def __call__(self, normed: Rows) -> Tensor:
         """[tokens, hidden] to [tokens, hidden]."""
@@ -41,20 +41,20 @@ class FewRowsPath(Protocol):
 
     @property
     def most_rows(self) -> int:
-        """How many are few."""
+        """The most rows that this computation takes."""
 
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
     ) -> tuple[Tensor, None]:
-        """See Layer; all that it makes is added already."""
+        """See Layer; everything is already added to the result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """Attention, then MLP, each normed before or after or both, each added to what was.
+    """Attention, then MLP, each with a norm before or after or both, and a residual around it.
 
-    `residual_scale` is what both are multiplied with when they are added (Granite). `few` is
-    for few rows, where there is something for them.
+    Both outputs are multiplied by `residual_scale` when they are added (Granite). `few` is the
+    fused computation for few rows, if there is one.
     """
 
     attention: Attention
@@ -69,10 +69,10 @@ class Layer:
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
     ) -> tuple[Tensor, Tensor | None]:
-        """[tokens, hidden], and what the layer before made of it, to the same of this one.
+        """The residual stream and the last part's output (`made`), [tokens, hidden] each.
 
-        What was made is added by whoever is next, who may do so on the way to a norm; None:
-        it was added.
+        Takes the layer before's, returns this one's. `made` is not yet added to the stream, so
+        that the next norm can be fused with the addition; None: it is added already.
         """
         if self.few is not None and len(hidden) <= self.few.most_rows:
             return self.few.forward(hidden, made, rotations, batch)
@@ -85,9 +85,9 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
-    """Token ids in, hidden states out, KV written on the way.
+    """Token ids in, hidden states out; KV is written on the way.
 
-    `embedding_scale` is the config's, as it is used: rounded where the family rounds it.
+    `embedding_scale` is the config's, rounded if the family rounds it.
     """
 
     config: ModelConfig
@@ -100,7 +100,7 @@ class Decoder:
 
     @property
     def kv_shape(self) -> KvShape:
-        """What is kept of a token."""
+        """See Model."""
         config = self.config
         if (latent := config.latent) is not None:
             width = latent.rank + config.head_dim
@@ -117,11 +117,11 @@ class Decoder:
         return hidden if scale is None else hidden * scale
 
     def rotations(self, batch: Batch) -> Rotations:
-        """By each rope, at the positions of the batch."""
+        """The rotation of each rope, at the positions of the batch."""
         return [Rotation(rope, batch.positions) for rope in self.ropes]
 
     def through(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
-        """All layers: what `embed` made to what `forward` does."""
+        """Run all layers and the last norm: the result of `embed` to that of `forward`."""
         made: Tensor | None = None
         for layer in self.layers:
             hidden, made = layer.forward(hidden, made, rotations, batch)

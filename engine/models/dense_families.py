@@ -1,4 +1,4 @@
-"""The dense families, each by what makes it differ from Llama."""
+"""The dense families, each described by how it differs from Llama."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def _mistral(raw: Raw) -> dict[str, Any]:
 
 
 def _mistral3_text_part(raw: Raw) -> Raw:
-    """Whether the head is tied is said of the whole, and not of the text's part."""
+    """The text model's config; whether the head is tied is in the outer config only."""
     return {**text_part(raw), "tie_word_embeddings": raw["tie_word_embeddings"]}
 
 
@@ -64,7 +64,7 @@ def _phi3(raw: Raw) -> dict[str, Any]:
 
 
 def _phi3_today(raw: Raw) -> Raw:
-    """Before, longrope was called su, or even yarn."""
+    """Today's spelling: longrope used to be called su, or even yarn."""
     scaling = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
     if scaling.get("rope_type", scaling.get("type")) in ("su", "yarn"):
         scaling["rope_type"] = "longrope"
@@ -131,7 +131,7 @@ def _seed_oss(raw: Raw) -> dict[str, Any]:
 
 
 def _exaone4(raw: Raw) -> dict[str, Any]:
-    """With windows, only layers that have one are turned."""
+    """If layers have windows, only these layers have rotary embedding."""
     different = {"norms": POST_NORMS, "qk_norm": "head"}
     if raw["sliding_window"] is None:
         return different
@@ -152,7 +152,7 @@ _MISTRAL_UNSAID = {
     "sliding_window": 4096,
 }
 _MISTRAL3_UNSAID = {**_MISTRAL_UNSAID, "tie_word_embeddings": True}
-_MISTRAL3_TEXT = {"model_type": ("mistral", "mistral3")}  # others are in text_config, too
+_MISTRAL3_TEXT = {"model_type": ("mistral", "mistral3")}  # text_config may have others
 _PHI3_UNSAID = {
     "max_position_embeddings": 4096,
     "original_max_position_embeddings": 4096,

@@ -13,7 +13,7 @@ class ClampedSwiglu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """An expert that every token is sent to; `gate` names the tensor that weighs it, if any."""
+    """An expert that gets every token; `gate` names the tensor that weights it, if any."""
 
     name: str
     width: Count
@@ -24,8 +24,8 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The experts of one layer, the same in all layers that have any.
 
     In a checkpoint they are under `block` of their layer: the router as `router`, each expert
-    as `experts.N` with its gate, up and down as `parts`. Where all are stacked in one tensor
-    each, it is as transformers has it: [experts, outputs, inputs], or, `stacked_across`,
+    as `experts.N` with its gate, up and down as `parts`. If all experts are stacked in one
+    tensor, its layout is transformers': [experts, outputs, inputs], or, with `stacked_across`,
     [experts, inputs, outputs] with gates and ups alternating, or the same packed as MXFP4.
     """
 
@@ -44,8 +44,8 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
 class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of multi-head latent attention (engine/models/latent_attention.py).
 
-    The part of a head that is rotated is as wide as the model's `head_dim`. `query_rank` is
-    None where queries are made in one step.
+    The rotated part of a head is as wide as the model's `head_dim`. `query_rank` is None if
+    queries are not made through a latent.
     """
 
     rank: Count

@@ -1,9 +1,9 @@
 """A layer of experts: each token goes through a few of many small networks.
 
-Tokens are sorted by expert, so that an expert multiplies all of its tokens at once, and an
-expert that nobody chose is not touched: its weights need not come from memory. What each
-token gets back is then weighed and added up in the order of its own choices, never in the
-order of the batch, so that an answer does not depend on who else was there.
+Tokens are sorted by expert, so that an expert multiplies all of its tokens at once, and the
+weights of an expert that no token chose are not read. Each token's results are then weighted
+and added up in the order of its own choices, never in the order of the batch, so that an answer
+does not depend on what else is in the batch.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def gated(both: Tensor, activate: Activation = F.silu) -> Tensor:
 
 
 def clamped_swiglu(both: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
-    """As gpt-oss has it: a steeper sigmoid, an offset, and nothing beyond a limit."""
+    """gpt-oss's activation: a steeper sigmoid, an offset, and inputs clamped to a limit."""
     gate, up = both.chunk(2, dim=-1)
     gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
     return (up + 1) * gate * torch.sigmoid(alpha * gate)
@@ -39,15 +39,15 @@ def clamped_swiglu(both: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Te
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Router:
-    """Scores in the dtype of `weight`, float32 unless a test wants more.
+    """Scores experts and chooses each token's, in the dtype of `weight`: float32 outside tests.
 
-    In half precision neighbouring scores would often be equal, and chance would choose.
+    In half precision close scores would often be equal, and the choice arbitrary.
     """
 
     routing: Routing
     weight: Tensor  # [experts, hidden]
     bias: Tensor | None = None  # [experts], part of the score
-    correction: Tensor | None = None  # [experts], for the choice only: it balances load
+    correction: Tensor | None = None  # [experts], only for the choice: balances load
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[tokens, hidden] to weights and expert ids, both [tokens, top_k]."""
@@ -74,7 +74,7 @@ class Expert:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedExpert:
-    """A network that every token goes through, weighed by a sigmoid where there is a gate."""
+    """A network that every token goes through, weighted by a sigmoid if there is a gate."""
 
     mlp: GatedMlp
     gate: Linear | None = None
@@ -86,10 +86,10 @@ class SharedExpert:
 
 
 class Experts(Protocol):
-    """All of a layer's, or those that are here: the others' answers are zeros."""
+    """All experts of a layer, or this rank's; the others' results are zeros."""
 
     def __call__(self, hidden: Rows, weights: Tensor, chosen: Tensor) -> Tensor:
-        """What each token's experts say of it, weighed and added: [tokens, hidden].
+        """The weighted sum of the results of each token's experts, [tokens, hidden].
 
         `hidden` [tokens, hidden]; `weights`, `chosen` [tokens, top_k].
         """
@@ -97,9 +97,9 @@ class Experts(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopedExperts:
-    """Each multiplies its tokens for itself.
+    """Experts that multiply one after the other, each its own tokens.
 
-    `gating` makes of an expert's gates and ups, [rows, 2 * width], what `down` is given.
+    `gating` turns an expert's gates and ups, [rows, 2 * width], into the input of `down`.
     """
 
     each: Sequence[Expert]
@@ -134,9 +134,9 @@ class LoopedExperts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedExperts:
-    """All multiply at once, and nobody but the device knows which were chosen.
+    """Experts that multiply in one launch; the choice is never read back to the host.
 
-    Of `count` experts those from `first` on are here.
+    Of `count` experts, this rank has those from `first` on.
     """
 
     gate_up: ExpertStack
@@ -164,21 +164,21 @@ class StackedExperts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseMlp:
-    """A layer's router, its experts, and one that is always asked."""
+    """A layer's router, its experts, and its shared expert, if any."""
 
     router: Router
     experts: Experts
     shared: SharedExpert | None = None
 
     def __call__(self, normed: Rows) -> Tensor:
-        """See Mlp in engine/models/decoder.py. A router wants its rows whole."""
+        """See Mlp in engine/models/decoder.py. The router needs unquantized rows."""
         weights, chosen = self.router(whole_rows(normed))
         mixed = self.experts(normed, weights, chosen)
         return mixed if self.shared is None else mixed + self.shared(normed)
 
 
 def _within_groups(wanted: Tensor, groups: ExpertGroups) -> Tensor:
-    """The same scores, -inf outside of each token's best groups."""
+    """The scores, with -inf outside each token's best groups."""
     grouped: Tensor = wanted.unflatten(-1, (groups.count, -1))  # [tokens, groups, experts]
     quality = grouped.topk(groups.judged_by, dim=-1).values.sum(-1)
     best = quality.topk(groups.chosen, dim=-1).indices

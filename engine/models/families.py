@@ -6,4 +6,4 @@ from engine.models.moe_families import MIXTURES
 
 FAMILIES: dict[str, Family] = {**DENSE, **MIXTURES}
 LIST = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())
-"""As whoever asks for another one is told."""
+"""For error messages about models outside this list."""

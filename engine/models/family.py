@@ -1,4 +1,4 @@
-"""What a family of models is to us: data on how its configs are read. Torch-free."""
+"""A family of models: data on how its configs are read. Torch-free."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from typing import Any
 
 Raw = Mapping[str, Any]  # a config.json
 GENERATOR, CLASSIFIER, HEADLESS = "ForCausalLM", "ForSequenceClassification", "Model"
-OLD_GENERATOR = "LMHeadModel"  # GPT-2 and its time
-READER = "ForConditionalGeneration"  # of text that follows from images, or from none
+OLD_GENERATOR = "LMHeadModel"  # GPT-2 and its contemporaries
+READER = "ForConditionalGeneration"  # generates text from text and images
 TEXT = "text_config"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def as_it_is(raw: Raw) -> Raw:
-    """The config says everything in today's words."""
+    """For configs that need no translation."""
     return raw
 
 
@@ -21,14 +21,14 @@ def as_it_is(raw: Raw) -> Raw:
 class Family:
     """How the configs of one architecture are read.
 
-    `differs` answers fields of ModelConfig that are not what _common of
-    engine/models/config.py makes of the config, and some that layers are made of:
-    `layer_types` and `window` (see `windows`), `rotated`, whether each layer has a rope,
-    `rope_interleaved` of all ropes, and `partial_rotary`, whether configs may ask for it.
-    `unsaid` is what configs mean by the keys they leave out. `today` puts old spellings into
-    those of today. `neutral` names keys that we do not honour, with the values that ask for
-    nothing; any other is refused. `stem` begins the names of models with another head, or
-    none, where that is not what `architecture` begins with.
+    `differs` returns the fields of ModelConfig that differ from what _common of
+    engine/models/config.py reads, and some from which layers are made: `layer_types` and
+    `window` (see `windows`), `rotated`, whether each layer has a rope, `rope_interleaved` of
+    all ropes, and `partial_rotary`, whether configs may ask for it. `unsaid` has the defaults
+    of keys that configs leave out. `today` converts old spellings to today's. `neutral` names
+    keys that we do not implement, with their values that have no effect; any other value is
+    refused. `stem` is the prefix of the names of models with another head, or none, if it is
+    not the prefix of `architecture`.
     """
 
     architecture: str
@@ -40,41 +40,41 @@ class Family:
 
     @property
     def architectures(self) -> Sequence[list[str]]:
-        """What the configs of its models name: with its own head, another, or none."""
+        """The architectures that its configs may name: with its own head, another, or none."""
         stem = self.stem or self.architecture.removesuffix(GENERATOR)
         return [[self.architecture], [stem + CLASSIFIER], [stem + HEADLESS]]
 
 
 def text_part(raw: Raw) -> Raw:
-    """A model of text and images, as the model of its text."""
+    """The text model's config inside that of a model of text and images."""
     return {**raw, **raw[TEXT]}
 
 
 def generates(raw: Raw) -> bool:
-    """Whether there is a head that foretells tokens."""
+    """Whether the model has a language model head."""
     names = raw.get("architectures") or (GENERATOR,)
     return any(str(name).endswith((GENERATOR, OLD_GENERATOR, READER)) for name in names)
 
 
 def classifies(raw: Raw) -> bool:
-    """Whether there is a head that tells classes apart."""
+    """Whether the model has a classification head."""
     return any(str(name).endswith(CLASSIFIER) for name in raw.get("architectures") or ())
 
 
 def windows(raw: Raw, kinds: Sequence[str] | None = None) -> dict[str, Any]:
-    """`sliding_window` in the layers that `layer_types` names; `kinds` where it is left out."""
+    """`sliding_window` in the layers that `layer_types` names; `kinds` is its default."""
     said = raw.get("layer_types") or kinds
     said = [SLIDING] * raw["num_hidden_layers"] if said is None else said
     return {"layer_types": said, "window": raw["sliding_window"]}
 
 
 def every(raw: Raw, period: int) -> list[str]:
-    """Every `period`-th layer sees all, the others a window; none sees all where it is 0."""
+    """Layer types: every `period`-th layer attends fully, the others (0: all) in a window."""
     count: int = raw["num_hidden_layers"]
     return [SLIDING if not period or (at + 1) % period else FULL for at in range(count)]
 
 
 def llama(raw: Raw) -> dict[str, Any]:
-    """Biases where configs of its kind ask for them."""
+    """Llama's differences: biases, if the config asks for them."""
     bias = raw.get("attention_bias", False)
     return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}

@@ -1,8 +1,7 @@
-"""A layer of few rows: a launch for each product, and none for what stands around it.
+"""A layer of few rows: norms, gate and residuals are fused with the matrix products.
 
-A decode step of few sequences takes as long as reading its weights, and what lies between its
-launches. So norms, the gate and residuals are made by the products (engine/kernels/gpu/
-few_rows.py says how), and a layer of ten launches has seven.
+A decode step of few sequences takes as long as reading its weights, plus the gaps between its
+launches. Fusion (engine/kernels/gpu/few_rows.py) leaves seven of a layer's ten launches.
 """
 
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from engine.models.rope import Rotations
 class FewRowsLayer:
     """See FewRowsPath in engine/models/decoder.py.
 
-    `inward` leads to queries, keys and values, `outward` from what was read, as in the
-    attention that `read`s between them.
+    `inward` makes queries, keys and values, and `outward` the output of attention;
+    `attention.read` computes what is between them.
     """
 
     products: FewRowProducts
@@ -69,9 +68,9 @@ def few_rows_layer(
     activation: str,
     residual_scale: float,
 ) -> FewRowsLayer | None:
-    """Of a layer with nothing but norms before its parts; None where there is no such way.
+    """The fused computation of a layer with norms before its parts only; None if not possible.
 
-    All products must be of whole weights, and `activation` one that kernels know.
+    All weights must be unquantized, and the kernels must support `activation`.
     """
     products = None if kernels is None else kernels.few_row_products
     if products is None or kernels is None or activation not in kernels.gates:

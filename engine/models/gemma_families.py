@@ -1,4 +1,4 @@
-"""Google's Gemma, 1 to 3: norms of 1 + w, scaled embeddings, caps, windows between layers."""
+"""Google's Gemma, 1 to 3: norms of 1 + w, scaled embeddings, caps, windows in some layers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ NORMS = {
 
 
 def _gemma(raw: Raw) -> dict[str, Any]:
-    """What all of them have: norms of 1 + w, embeddings scaled as their dtype rounds."""
+    """Common to all: norms of 1 + w, and embeddings times a scale rounded to their dtype."""
     return {
         **llama(raw),
         "norm_adds_one": True,
@@ -24,7 +24,7 @@ def _gemma(raw: Raw) -> dict[str, Any]:
 
 
 def _gemma1(raw: Raw) -> dict[str, Any]:
-    """It says gelu where it means the approximation."""
+    """Gemma 1 configs say gelu and mean its tanh approximation."""
     said = raw.get("hidden_activation") or raw["hidden_act"]
     return {**_gemma(raw), "activation": "gelu_pytorch_tanh" if said == "gelu" else said}
 
@@ -87,7 +87,7 @@ _GEMMA3_WHOLE = {  # its text_config may leave out everything that is as in the 
     "num_attention_heads": 8,
 }
 _CAUSAL = {"use_bidirectional_attention": (None, False)}
-# transformers reads Gemma 3's cap on scores, and does not apply it
+# transformers reads Gemma 3's cap on scores, but does not apply it
 _UNCAPPED = {**_CAUSAL, "attn_logit_softcapping": (None,)}
 
 GEMMAS = {

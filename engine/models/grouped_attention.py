@@ -16,8 +16,8 @@ from engine.models.rope import Rotations
 class GroupedAttention:
     """Layer `index`, whose heads share keys and values in groups (Ainslie et al. 2023).
 
-    `rope` says which of the decoder's ropes turns queries and keys; None: none does. Norms on
-    queries and keys are over a head, or else over all heads together.
+    `rope` is the index of the decoder's rope for queries and keys; None: no rotation. Norms of
+    queries and keys are over each head, or else over all heads together.
     """
 
     index: int
@@ -35,8 +35,8 @@ class GroupedAttention:
         return self.output(self.read(self.query_key_value(normed), rotations, batch))
 
     def read(self, mixed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
-        """What lies between the products: queries, keys and values side by side, [tokens,
-        (heads + 2 * kv_heads) * head_dim], to what is read, [tokens, heads * head_dim].
+        """Attention without its products: queries, keys and values side by side, [tokens,
+        (heads + 2 * kv_heads) * head_dim], to the heads' results, [tokens, heads * head_dim].
         """
         heads, kv_heads = self.num_heads, self.num_kv_heads
         mixed = mixed.view(len(mixed), heads + 2 * kv_heads, -1)
@@ -44,7 +44,7 @@ class GroupedAttention:
         norms = None
         if self.query_norm is not None and self.key_norm is not None:
             norms = self.query_norm, self.key_norm
-            if len(norms[0].weight) != queries.shape[2]:  # over all heads: not on the way
+            if len(norms[0].weight) != queries.shape[2]:  # over all heads: cannot be fused
                 queries, keys, norms = (
                     _over_all(norms[0], queries),
                     _over_all(norms[1], keys),
@@ -56,5 +56,5 @@ class GroupedAttention:
 
 
 def _over_all(norm: Norm, heads: Tensor) -> Tensor:
-    """[tokens, heads, head_dim], all of a token at once."""
+    """Norm [tokens, heads, head_dim] over all heads of a token together."""
     return norm(heads.flatten(1)).view(heads.shape)

@@ -1,9 +1,9 @@
 """Attention over latents (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1): a small KV cache.
 
-What is kept of a token is one row for all heads: a latent, from which each head's key and
-value could be made by a matrix of its own, and one rotated key that all heads share. They are
-never made. A head's key matrix is multiplied into its query instead, and its value matrix
-into what it has read, so that every head attends to the rows as they are:
+The cache has one row per token for all heads: a latent, from which each head's key and value
+could be made by the head's own matrices, and one rotated key that all heads share. Keys and
+values are never made. A head's key matrix is multiplied into its query instead, and its value
+matrix into its result, so that every head attends to the stored rows directly:
 
     query . (K latent) = (K^T query) . latent        sum w (V latent) = V (sum w latent)
 """
@@ -24,7 +24,7 @@ from engine.models.rope import Rotations
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatentQuery:
-    """Queries, too, through a latent: small, normed, then as wide as all heads."""
+    """Queries made through a latent as well: norm, then a product as wide as all heads."""
 
     norm: LayerNorm
     up: Linear
@@ -36,9 +36,9 @@ class LatentQuery:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatentAttention:
-    """Layer `index`. A head's query has a plain part, then one that the decoder's rope turns.
+    """Layer `index`. A head's query has a plain part, then a part that is rotated.
 
-    `inward` gives, behind one another: the query, or its latent where `query` is; the token's
+    `inward` makes, side by side: the query, or its latent if `query` is set; the token's
     latent of `rank` numbers; its shared key.
     """
 
@@ -72,7 +72,9 @@ class LatentAttention:
 
 
 def _multiply(rows: Tensor, matrices: Tensor, into: Tensor) -> None:
-    """A product for each head, into part of a row; a CPU's takes thrice as long to do so."""
+    """A product for each head, written into part of a row; on a CPU into a tensor of its own,
+    and then copied, as writing directly takes three times as long.
+    """
     if into.is_cuda:
         torch.bmm(rows, matrices, out=into)
     else:

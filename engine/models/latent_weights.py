@@ -19,7 +19,7 @@ NORM_EPS = 1e-6  # of these norms alone, whatever the config says of the others
 def read_latent_attention(
     loader: WeightLoader, config: ModelConfig, latent: LatentConfig, index: int, at: str
 ) -> LatentAttention:
-    """Layer `index`'s, under `at`."""
+    """Read the attention of layer `index`, whose tensors are under `at`."""
     hidden, heads, rank = config.hidden_size, config.num_heads, latent.rank
     plan, plain, value = config.layers[index], latent.plain_dim, latent.value_dim
     assert plan.rope is not None
@@ -47,7 +47,9 @@ def read_latent_attention(
 
 
 def _rows(firsts: Tensor, plain: int, turned: Tensor) -> Tensor:
-    """From each first row on: `plain` rows as they are, then those to rotate, ordered."""
+    """Row indices of all heads, each starting at one of `firsts`: `plain` rows unchanged, then
+    the rotated ones in their order.
+    """
     return (firsts[:, None] + torch.cat((torch.arange(plain), plain + turned))).flatten()
 
 
@@ -61,7 +63,10 @@ def _query(loader: WeightLoader, at: str, rank: int, rows: Tensor) -> LatentQuer
 def _inward(
     loader: WeightLoader, config: ModelConfig, at: str, asked: tuple[str, Tensor], row: Tensor
 ) -> Linear:
-    """What is asked and what is kept, from the same input. Whole queries never have a bias."""
+    """One product for the query, or its latent, and the row to store.
+
+    A query that is not made through a latent has no bias.
+    """
     name, rows = asked
     kept, places = f"{at}kv_a_proj_with_mqa", row.to(loader.device)
     weights = (

@@ -23,8 +23,8 @@ ACTIVATIONS: dict[str, Activation] = {
 class GatedMlp:
     """down(activate(gate(x)) * up(x)) (Shazeer 2020); `gate_up` gives both, gate first.
 
-    `fused`, where there is one, takes both at once, [tokens, 2 * wide], instead of `activate`,
-    and makes rows as `down` wants them.
+    `fused`, if given, replaces `activate`: it takes gates and ups together, [tokens, 2 * wide],
+    and makes rows in the form that `down` takes.
     """
 
     gate_up: Linear

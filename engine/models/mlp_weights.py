@@ -29,7 +29,7 @@ from engine.models.tensor_parallel import AbsentExpert
 
 
 def read_mlp(loader: WeightLoader, config: ModelConfig, index: int) -> Mlp:
-    """Layer `index`'s."""
+    """Read the MLP of layer `index`."""
     at = f"model.layers.{index}."
     if config.experts is not None and config.layers[index].sparse:
         return _sparse(loader, config, config.experts, at)
@@ -50,7 +50,7 @@ def _dense(loader: WeightLoader, config: ModelConfig, at: str, wide: int) -> Gat
 def _activation(
     loader: WeightLoader, gate: str, clamp: tuple[float, float] | None = None
 ) -> Activation | None:
-    """Gate and activation in one, where there is a kernel for it."""
+    """The kernel for gate and activation together, if there is one."""
     if loader.kernels is None or gate not in loader.kernels.gates:
         return None
     return partial(loader.kernels.gated, gate=gate, clamp=clamp)
@@ -62,7 +62,7 @@ def _gate_before(
     gate: str,
     clamp: tuple[float, float] | None = None,
 ) -> Gate | None:
-    """The same, whose rows come out as `down` wants them."""
+    """The same, with output rows in the form that `down` takes."""
     whole, kernels = _activation(loader, gate, clamp), loader.quantized_kernels_for(down)
     if whole is None or kernels is None:
         return whole
@@ -72,7 +72,7 @@ def _gate_before(
 def _sparse(
     loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> SparseMlp:
-    """Under the family's name for the block, or under the one that transformers gives it."""
+    """Read a layer's experts, under the family's or transformers' name for the block."""
     named = f"{at}{experts.block}."
     at = named if f"{named}{experts.router}.weight" in loader else f"{at}mlp."
     return SparseMlp(
@@ -83,7 +83,10 @@ def _sparse(
 
 
 def _gathered(loader: WeightLoader, config: ModelConfig, each: list[Expert]) -> RoutedExperts:
-    """In one piece where one product can be of all; another rank's say nothing."""
+    """The experts stacked if one launch can multiply all of them, else looped over.
+
+    In a loop other ranks' experts are AbsentExperts.
+    """
     assert config.experts is not None
     experts = config.experts
     count, ours = experts.routing.num_experts, _ours(loader, experts)
@@ -103,7 +106,7 @@ def _gathered(loader: WeightLoader, config: ModelConfig, each: list[Expert]) -> 
 
 
 def _unit(config: ModelConfig, experts: ExpertConfig) -> tuple[str, tuple[float, float] | None]:
-    """What kernels call that which is between an expert's products, and its numbers."""
+    """The kernels' name for the activation between an expert's products, and its clamp."""
     if (clamp := experts.clamp) is None:
         return config.activation, None
     return CLAMPED, (clamp.alpha, clamp.limit)
@@ -116,7 +119,7 @@ def _unit_in_torch(config: ModelConfig, experts: ExpertConfig) -> Activation:
 
 
 def _ours(loader: WeightLoader, experts: ExpertConfig) -> range:
-    """Which experts this rank has."""
+    """The indices of this rank's experts."""
     count = experts.routing.num_experts
     return range(count) if loader.group is None else loader.group.shard.part(count)
 
@@ -124,7 +127,7 @@ def _ours(loader: WeightLoader, experts: ExpertConfig) -> range:
 def _router(
     loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> Router:
-    """In float32, whatever the model is in."""
+    """Read the router, in float32 whatever the model's dtype."""
     name, count = f"{at}{experts.router}", experts.routing.num_experts
     exact = torch.float32
     correction = f"{name}.e_score_correction_bias"
@@ -150,7 +153,7 @@ def _shared(
 def _experts(
     loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> list[Expert]:
-    """Those that this rank has."""
+    """This rank's experts, in whichever way the checkpoint stores them."""
     if experts.stacked_across:
         return _stacked_across(loader, config, experts, f"{at}experts.")
     if f"{at}experts.gate_up_proj" in loader:
@@ -170,7 +173,7 @@ def _experts(
 def _stacked(
     loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> list[Expert]:
-    """[experts, outputs, inputs], gates first."""
+    """This rank's experts, from stacked tensors [experts, outputs, inputs], gates first."""
     count, wide, hidden = len(_ours(loader, experts)), experts.width, config.hidden_size
     gates_and_ups = loader.stacked_linears(f"{at}gate_up_proj", count, 2 * wide, hidden)
     downs = loader.stacked_linears(f"{at}down_proj", count, hidden, wide)
@@ -180,7 +183,7 @@ def _stacked(
 def _stacked_across(
     loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> list[Expert]:
-    """Gates and ups alternate, and there are biases."""
+    """This rank's experts, from tensors in which gates and ups alternate, with biases."""
     count, wide, hidden = len(_ours(loader, experts)), experts.width, config.hidden_size
     apart = torch.arange(2 * wide).view(-1, 2).T.flatten()  # gates, then ups
     gate_up = _across(loader, f"{at}gate_up_proj", count, 2 * wide, hidden)
@@ -199,7 +202,7 @@ def _stacked_across(
 def _across(
     loader: WeightLoader, name: str, count: int, outputs: int, inputs: int
 ) -> Callable[[int], Tensor]:
-    """One expert's [outputs, inputs] at a time: unpacked, or the other way round."""
+    """A reader of one expert's [outputs, inputs] at a time: unpacks MXFP4, or transposes."""
     if f"{name}_blocks" not in loader:
         plain = loader.whole(name, count, inputs, outputs)
         return lambda one: plain[one].T

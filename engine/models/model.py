@@ -1,4 +1,4 @@
-"""What the engine asks of a model, whoever wrote its layers."""
+"""The contract between the engine and a model, ours or transformers'."""
 
 from typing import Protocol
 
@@ -13,11 +13,11 @@ class ModelShape(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens are below it."""
+        """The number of token ids."""
 
     @property
     def hidden_size(self) -> int:
-        """Numbers that `Model.forward` makes of a token."""
+        """The width of a hidden state."""
 
     @property
     def max_positions(self) -> int:
@@ -29,11 +29,11 @@ class Model(Protocol):
 
     @property
     def config(self) -> ModelShape:
-        """What the engine has to know."""
+        """The model's sizes."""
 
     @property
     def kv_shape(self) -> KvShape:
-        """What is kept of a token."""
+        """The shape of one token's KV."""
 
     def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
         """[tokens] ids to [tokens, hidden], ready for `logits`."""

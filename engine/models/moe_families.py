@@ -1,4 +1,4 @@
-"""The families with experts, each by what makes it differ from Llama."""
+"""The families with experts, each described by how it differs from Llama."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def _mixtral(raw: Raw) -> dict[str, Any]:
 
 
 def _qwen_moe(raw: Raw) -> dict[str, Any]:
-    """Experts in every `decoder_sparse_step`-th layer that is not named as an exception."""
+    """Experts in every `decoder_sparse_step`-th layer, except in `mlp_only_layers`."""
     dense, step = raw.get("mlp_only_layers") or (), raw["decoder_sparse_step"]
     layers = range(raw["num_hidden_layers"])
     return {
@@ -81,7 +81,7 @@ def _gpt_oss(raw: Raw) -> dict[str, Any]:
 
 
 def _gpt_oss_today(raw: Raw) -> Raw:
-    """MXFP4 is read; whatever else a checkpoint may be packed in is refused."""
+    """Today's spelling; MXFP4 is accepted, and any other quantization refused."""
     given = dict(raw)
     if not (raw.get("rope_parameters") or raw.get("rope_scaling")):
         given["rope_parameters"] = GPT_OSS_ROPE
@@ -92,7 +92,7 @@ def _gpt_oss_today(raw: Raw) -> Raw:
 
 
 def _deepseek(raw: Raw) -> dict[str, Any]:
-    """What V2 and V3 have in common: latents, and experts after some dense layers."""
+    """Common to V2 and V3: latents, and experts after some dense layers."""
     turned, plain = raw["qk_rope_head_dim"], raw["qk_nope_head_dim"]
     dense, layers = raw["first_k_dense_replace"], range(raw["num_hidden_layers"])
     width, always = raw["moe_intermediate_size"], raw["n_shared_experts"]
@@ -145,7 +145,7 @@ def _deepseek_v3(raw: Raw) -> dict[str, Any]:
 
 
 def _stretched(scale: float, raw: Raw) -> float:
-    """A model that reads further than it was trained attends more sharply."""
+    """The attention scale, larger for a rope that is stretched (`mscale_all_dim`)."""
     rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
     kind, weight = rope.get("rope_type", rope.get("type")), rope.get("mscale_all_dim")
     if kind in (None, "default") or not weight or rope["factor"] <= 1:
@@ -155,7 +155,7 @@ def _stretched(scale: float, raw: Raw) -> float:
 
 
 def _routing(raw: Raw, *, normalised: bool, **settings: object) -> dict[str, Any]:
-    """Two names are in use for how many experts there are, and another in DeepSeek."""
+    """The routing; configs name the number of experts in two ways, and DeepSeek in a third."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     said = [raw[name] for name in names if name in raw]
     if not said:
@@ -245,8 +245,8 @@ _GPT_OSS_UNSAID = {
     "swiglu_alpha": 1.702,
     "swiglu_limit": 7.0,
 }
-# which layers have experts, and how they score, are to be as in the published models; what
-# transformers reads and does not apply is not to be asked for
+# which layers have experts, and how these are scored, must be as in the published models; keys
+# that transformers reads but does not apply must not ask for anything
 _V2_NEUTRAL = {
     "moe_layer_freq": (None, 1),
     "norm_topk_prob": (None, False),
@@ -257,7 +257,7 @@ _V3_NEUTRAL = {
     "scoring_func": (None, "sigmoid"),
     "topk_method": (None, "noaux_tc"),
 }
-_GPT_OSS_NEUTRAL = {"hidden_act": (None, "silu")}  # its gated unit is its own
+_GPT_OSS_NEUTRAL = {"hidden_act": (None, "silu")}  # ignored: it has its own activation
 
 MIXTURES = {
     "mixtral": Family("MixtralForCausalLM", _mixtral, _MIXTRAL_UNSAID),

@@ -1,4 +1,4 @@
-"""RMS normalisation (Zhang and Sennrich 2019), as families write it."""
+"""RMS normalisation (Zhang and Sennrich 2019)."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,8 +15,8 @@ from engine.kernels.rows import Rows
 class Norm:
     """x / rms(x) * weight over the last dimension.
 
-    A weight that is float32 in a model of half precision is one that would lose by rounding
-    (Gemma's 1 + w): then all of it is computed in float32, and rounded once.
+    A float32 weight in a model of half precision is one that rounding would damage (Gemma's
+    1 + w): then the whole norm is computed in float32, and rounded once.
     """
 
     weight: Tensor
@@ -42,9 +42,9 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundedNorm:
-    """The same for rows that go into products of 8 bits, as these want them.
+    """A norm whose output is quantized for products with fp8 weights.
 
-    Whole as well, where others read them, too: that is for `kernels` to say.
+    Depending on `kernels`, the output has the unquantized rows as well, for other readers.
     """
 
     weight: Tensor
@@ -66,21 +66,21 @@ LayerNorm: TypeAlias = Norm | RoundedNorm
 def norm_before(
     kernels: QuantizedOutputKernels | DualOutputNorms | None, norm: Norm
 ) -> LayerNorm:
-    """`norm` for the product that `kernels` round for; None: it wants its rows whole."""
+    """`norm` with its output quantized by `kernels`; None: the product takes whole rows."""
     return norm if kernels is None else RoundedNorm(norm.weight, norm.eps, kernels)
 
 
 def normed(norm: Norm | None, inputs: Tensor) -> Tensor:
-    """`inputs` as they are where a family has no norm."""
+    """`inputs` after `norm`, or unchanged if a family has no norm there."""
     return inputs if norm is None else norm(inputs)
 
 
 def add_normed(
     norm: LayerNorm | None, inputs: Tensor | None, residual: Tensor, scale: float
 ) -> tuple[Rows, Tensor]:
-    """What goes into a part, and what its answer is added to, once `inputs` are; scaled.
+    """Add scaled `inputs` to the residual; returns a part's input (its norm) and the sum.
 
-    Without a norm, or with nothing to add, there is less to do.
+    Without a norm, or with nothing to add, that step is left out.
     """
     if inputs is None:
         return residual if norm is None else norm(residual), residual

@@ -1,19 +1,19 @@
 """Rotary position embeddings: one table of cosines and sines per model, looked up by position.
 
 A head's two halves are rotated against each other, by an angle that grows with the position
-and shrinks with the dimension (Su et al. 2021, "RoFormer"). The scalings stretch the angles
-so that a model reads further than it was trained:
+and shrinks with the dimension (Su et al. 2021, "RoFormer"). The scalings change the angles so
+that a model can use a longer context than it was trained for:
 
 linear   all angles divided by the factor (Chen et al. 2023, position interpolation)
 llama3   only the slow ones, with a smooth passage between (Llama 3.1)
 yarn     the same idea by number of turns, and sharper attention (Peng et al. 2023)
 longrope each by a factor of its own (Ding et al. 2024): one set of factors for sequences within
          the trained length, another for longer ones
-dynamic  nothing within the trained length, which is all we accept of it: beyond, the keys
-         that are cached already would have to change
+dynamic  no change within the trained length; we accept no longer sequences, because beyond it
+         keys that are cached already would have to change
 
 For the same reason longrope's set is chosen once, by the longest sequence that the engine
-takes, and not by the length that a sequence happens to have
+accepts, and not by a sequence's current length
 (docs/decisions/0012-longrope-by-the-longest.md).
 """
 
@@ -26,14 +26,14 @@ from torch import Tensor
 from engine.attention.rotation import Rotation
 from engine.models.rope_config import Rope
 
-Rotations = Sequence[Rotation]  # of each rope of a model
+Rotations = Sequence[Rotation]  # one for each rope of a model
 
 
 def rope_table(rope: Rope, head_dim: int, length: int) -> Tensor:
-    """[length, 2, head_dim] float32: cosines, and sines that have the rotation's sign.
+    """[length, 2, head_dim] float32: cosines, and sines with the rotation's sign.
 
-    It turns heads (engine/attention/rotation.py) whose dimensions are in the order of
-    `head_order`; those that are not rotated are turned by nothing.
+    It is for heads whose dimensions are in the order of `head_order`
+    (engine/attention/rotation.py); dimensions that are not rotated have an angle of 0.
     """
     frequencies, scale = _frequencies(rope, length)
     positions = torch.arange(length, dtype=torch.float32)
@@ -45,10 +45,10 @@ def rope_table(rope: Rope, head_dim: int, length: int) -> Tensor:
 
 
 def head_order(rope: Rope, head_dim: int) -> Tensor | None:
-    """[head_dim] the checkpoint's dimensions as `Rotation.turn` wants them; None: as they are.
+    """[head_dim] the checkpoint's dimensions in the order of `Rotation.turn`; None: unchanged.
 
-    Each pair that turns together is put half a head apart, whatever the family's own way.
-    Queries and keys are ordered alike, so their products do not change.
+    The two dimensions of each rotated pair are put half a head apart, however the family pairs
+    them. Queries and keys are ordered alike, so their products do not change.
     """
     turned, dimensions = rope.rotary_dim, torch.arange(head_dim)
     if turned == head_dim and not rope.interleaved:
@@ -80,7 +80,7 @@ def _frequencies(rope: Rope, length: int) -> tuple[Tensor, float]:
 
 
 def reaches_far(rope: Rope, length: int) -> bool:
-    """Whether an engine for sequences of this length turns heads in longrope's other way."""
+    """Whether an engine for sequences of this length uses longrope's long factors."""
     return rope.rope_type == "longrope" and length > rope.original_max_position_embeddings
 
 

@@ -1,7 +1,7 @@
-"""What a config.json says of rotary embedding, in its spellings of today and of before.
+"""Reads the rotary embedding of a config.json, in today's spelling and in older ones.
 
-Today `rope_parameters` has everything, for all layers or for each kind of layer. Before,
-`rope_theta` stood beside a `rope_scaling`, or beside nothing. Torch-free.
+Today `rope_parameters` has everything, for all layers or for each kind of layer. Older configs
+have `rope_theta`, and `rope_scaling` or nothing beside it. Torch-free.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ Halves = Annotated[int, Meta(ge=2, multiple_of=2)]
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
     """Rotary embedding settings, named as in the Hugging Face config (`rope_parameters`).
 
-    The first `rotary_dim` dimensions of a head are turned, in pairs of neighbours where
+    The first `rotary_dim` dimensions of a head are rotated, in pairs of neighbours if
     `interleaved`, or else of one in the first half and one in the second. `short_factor` and
     `long_factor` [rotary_dim / 2] are longrope's, for up to the trained length and beyond.
     """
@@ -47,7 +47,7 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     long_factor: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """A factor for each pair, where there are any."""
+        """Check that factors, if any, are one for each pair."""
         if self.rope_type == "longrope":
             for factors in (self.short_factor, self.long_factor):
                 if 2 * len(factors) != self.rotary_dim:
@@ -56,7 +56,7 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_ropes(raw: Mapping[str, Any], head_dim: int) -> dict[str, dict[str, Any]]:
-    """Of each kind of layer the fields of its Rope, or of EVERY layer."""
+    """The fields of the Rope of each kind of layer, or of EVERY layer."""
     given = raw.get("rope_parameters") or {}
     kinds = {kind: rope for kind, rope in given.items() if isinstance(rope, Mapping)}
     if kinds:
@@ -69,14 +69,14 @@ def read_ropes(raw: Mapping[str, Any], head_dim: int) -> dict[str, dict[str, Any
 
 
 def max_positions(raw: Mapping[str, Any], ropes: Mapping[str, Mapping[str, Any]]) -> int:
-    """What the config says, or what yarn stretches the trained length to, if that is more."""
+    """The config's maximum, or the trained length times yarn's factor if that is more."""
     yarns = [rope for rope in ropes.values() if rope["rope_type"] == "yarn"]
     stretched = [int(rope["factor"] * rope[TRAINED]) for rope in yarns]
     return max([int(raw["max_position_embeddings"]), *stretched])
 
 
 def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
-    """Windowed layers turn by `raw[local_theta]`, unscaled; today's spelling says it itself."""
+    """Today's spelling of ropes whose windowed layers use `raw[local_theta]`, unscaled."""
     given = raw.get("rope_parameters") or {}
     full = {"rope_theta": raw["rope_theta"], **(raw.get("rope_scaling") or {})}
     sliding = {"rope_theta": raw[local_theta]}
@@ -91,7 +91,7 @@ def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
 
 
 def _rope(raw: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> dict[str, Any]:
-    """With the length that the model was trained for, which need not be said."""
+    """The fields of one Rope, with the trained length, which configs may leave out."""
     said = {"rope_theta": raw.get("rope_theta"), **given}
     rope = {key: value for key, value in said.items() if value is not None}
     kind, longest = rope.setdefault("rope_type", rope.get("type", "default")), _longest(raw)

@@ -1,7 +1,7 @@
-"""Which experts a token goes to, as data: the ways in which families choose. Torch-free.
+"""How families choose a token's experts, as data. Torch-free.
 
-All of them score every expert by a small product, take the best few and weigh these by their
-scores. They differ in how a score becomes a weight, and in whom a token may choose at all.
+All of them score every expert by a small product, take the best few and weight these by their
+scores. They differ in how a score becomes a weight, and in which experts a token may choose.
 """
 
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ Count = Annotated[int, Meta(ge=1)]
 class ExpertGroups(msgspec.Struct, frozen=True, kw_only=True):
     """Experts in `count` groups of one size; a token chooses within the `chosen` best.
 
-    A group is as good as the sum of its `judged_by` best experts (DeepSeek-AI 2024,
+    A group's score is the sum of its `judged_by` best experts (DeepSeek-AI 2024,
     "DeepSeek-V2", section 2.2.2: device-limited routing).
     """
 
@@ -25,10 +25,10 @@ class ExpertGroups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a token's `top_k` of `num_experts` are chosen and weighed.
+    """How a token's `top_k` of `num_experts` are chosen and weighted.
 
     `softmax` scores experts against one another, `sigmoid` each alone. `normalised` weights
-    add up to one, which with softmax is the same as a softmax over the chosen alone. At last
+    add up to one, which with softmax is the same as a softmax over the chosen alone. Finally
     all weights are multiplied by `scale`.
     """
 
@@ -40,7 +40,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     groups: ExpertGroups | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError where there are too few experts to choose from."""
+        """Raises ValueError if there are too few experts to choose from."""
         if self.top_k > self.num_experts:
             raise ValueError(f"{self.top_k} experts per token, and only {self.num_experts}")
         if (groups := self.groups) is None:

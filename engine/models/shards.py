@@ -4,7 +4,9 @@ Heads, the intermediate columns of each MLP, whole experts, and the rows of the 
 split over ranks (Shoeybi et al. 2019, "Megatron-LM", section 3). Weights that lead to them are
 split by rows, weights that lead back by columns, and the ranks' outputs are summed by an
 all-reduce. Each rank reads only its slices from the files.
-The embedding is whole on every rank: it is looked up, not read, so it costs memory only.
+
+The embedding is whole on every rank: rows are looked up in it, so it costs memory but no
+bandwidth.
 """
 
 import re
@@ -29,7 +31,7 @@ BACK = ("o_proj", "down_proj")
 ADDED = tuple(f"{name}.bias" for name in BACK)  # to the sum of all ranks, by one of them
 STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales|_scale_inv)?$")
 Ranges = Callable[[int], Sequence[range]]
-"""Of a dimension so long, what we want of it."""
+"""The ranges of a dimension that this rank reads, given its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class TensorSlice:
     ranges: Ranges
 
     def get_tensor(self, name: str) -> Tensor:
-        """The part, with as little read as can be."""
+        """This rank's slice, reading no more than necessary."""
         whole, (dim, unit) = self.file.get_slice(name), self.axis
         before = (slice(None),) * dim
         wanted = self.ranges(whole.get_shape()[dim] * unit)
@@ -56,12 +58,12 @@ class ZeroTensors:
     file: File
 
     def get_tensor(self, name: str) -> Tensor:
-        """As many zeros."""
+        """Zeros in the tensor's shape."""
         return torch.zeros_like(self.file.get_tensor(name))
 
 
 def check_divisible(config: ModelConfig, size: int) -> None:
-    """Raises UnusableCheckpoint that names what does not go into so many ranks."""
+    """Raises UnusableCheckpoint, naming the size that `size` ranks cannot divide."""
     experts, told = config.experts, f"{FLAG} {size}"
     if config.latent is None and not divides_evenly(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
@@ -81,9 +83,9 @@ def check_divisible(config: ModelConfig, size: int) -> None:
 
 
 def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> None:
-    """So many outputs, or inputs, of a weight must not be parted: they share a scale or a word.
+    """Check that ranks do not split groups of `outputs` or `inputs`, which share a scale.
 
-    Raises UnusableCheckpoint. What can be parted at all is seen to before.
+    Or a packed word. Raises UnusableCheckpoint. `check_divisible` is called first.
     """
     part, latent, both = (
         shard_config(config, Shard(0, size)),
@@ -109,7 +111,7 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
 
 
 def _latent_rows(config: ModelConfig, latent: LatentConfig) -> tuple[int, int]:
-    """What a head has of queries, and of keys with values, made of latents."""
+    """Rows of one head's queries, and of its keys and values, that are made from latents."""
     return latent.plain_dim + config.head_dim, latent.plain_dim + latent.value_dim
 
 
@@ -131,9 +133,9 @@ def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
 def shard_tensors(
     files: Mapping[str, File], config: ModelConfig, shard: Shard
 ) -> dict[str, Tensors]:
-    """Each file's tensors as this rank's slices of them; `config` is the whole model's.
+    """This rank's slices of each file's tensors; `config` is the whole model's.
 
-    Experts that are another rank's are not among them.
+    Other ranks' experts are left out.
     """
     found, rules = dict[str, Tensors](), _rules(config, shard)
     ours = shard.part(config.experts.routing.num_experts) if config.experts else range(0)
@@ -151,12 +153,12 @@ def shard_tensors(
 
 
 def _part_name(name: str) -> str:
-    """`q_proj.weight` of any layer."""
+    """The last two words of a tensor's name, such as `q_proj.weight`."""
     return ".".join(name.rsplit(".", 2)[-2:])
 
 
 def _rules(config: ModelConfig, shard: Shard) -> dict[str, tuple[Axis, Ranges]]:
-    """By the last two words of a tensor's name: where it is cut, and what is ours of it."""
+    """By the last two words of a tensor's name: the axis that is split, and our ranges."""
     even, kv = _even(shard), _kv_rows(config, shard)
     outputs: dict[str, Ranges] = {
         "q_proj": even,
@@ -186,7 +188,7 @@ def _even(shard: Shard) -> Ranges:
 
 
 def _both_halves(shard: Shard) -> Ranges:
-    """Gates, then ups."""
+    """Our ranges of a tensor that has gates, then ups."""
 
     def ranges(size: int) -> list[range]:
         ours = shard.part(size // 2)
@@ -206,7 +208,7 @@ def _kv_rows(config: ModelConfig, shard: Shard) -> Ranges:
 
 
 def _fused_rows(config: ModelConfig, shard: Shard) -> Ranges:
-    """Queries, then keys, then values."""
+    """Our ranges of a tensor that has queries, then keys, then values."""
     kv_heads, heads = config.num_kv_heads, config.num_heads
     ours, kv_ours = shard.part(heads), shard.heads(kv_heads)
 

@@ -40,9 +40,9 @@ class ParallelMlp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParallelNorm(Norm):
-    """RMS over all heads, of which each rank has as many; its weight is our part.
+    """RMS over all heads, of which each rank has equally many; `weight` is this rank's part.
 
-    Where several ranks have copies of a head, all heads have as many, and the mean is the same.
+    If ranks have copies of KV heads, all heads have equally many, so the mean is the same.
     """
 
     group: RankGroup | None = None
@@ -72,7 +72,7 @@ class VocabParallelHead:
 
 @dataclass(frozen=True, slots=True)
 class AbsentExpert:
-    """A product of an expert that another rank has: zeros."""
+    """A product of another rank's expert: zeros."""
 
     outputs: int
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to a Decoder: which tensors make which part, as the config says."""
+"""Builds a Decoder from a checkpoint: which tensors make which part, given the config."""
 
 from functools import partial
 
@@ -44,7 +44,7 @@ def load_decoder(
 ) -> Decoder:
     """Read all weights, showing a progress bar; `max_len` positions get rotary angles.
 
-    Of several ranks each reads its own.
+    Each rank reads its own part.
     """
     store = store_of(checkpoint, config, place.dtype, place.device)
     parts: Parts = dict
@@ -64,7 +64,7 @@ def load_decoder(
 def load_classes(
     checkpoint: Checkpoint, labels: int, hidden: int, device: torch.device
 ) -> Tensor:
-    """A classifier's head: [labels, hidden] in float32, as it is so small."""
+    """A classifier's head: [labels, hidden] in float32, because it is small."""
     if checkpoint.dummy_seed is not None:
         raise UnusableCheckpoint(f"--load-format dummy: {CLASSES} is not made up")
     store = open_store(checkpoint.weight_files, device)
@@ -77,7 +77,7 @@ def load_classes(
 def store_of(
     checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> TensorStore:
-    """The checkpoint's files; or, of a dummy, all that a model of this config asks for."""
+    """The checkpoint's tensors; for dummy weights, any tensor that the config asks for."""
     if checkpoint.dummy_seed is None:
         return open_store(checkpoint.weight_files, device)
     if config.packing is not None:
@@ -107,8 +107,8 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
 
 
 def _head_weight(loader: WeightLoader, config: ModelConfig, embedding: Tensor) -> Tensor:
-    """[words, hidden]. A head that is tied is the `embedding`, unless the checkpoint has
-    another: then its config is wrong, to transformers as to us.
+    """[words, hidden]: the `embedding` if the head is tied, unless the checkpoint has a head
+    with other numbers; then the config is wrong, and transformers takes the head as well.
     """
     if config.tied_embeddings and HEAD not in loader:
         return embedding
@@ -157,7 +157,7 @@ def _layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
 def _rounding_for(
     loader: WeightLoader, part: Attention | Mlp
 ) -> QuantizedOutputKernels | DualOutputNorms | None:
-    """What rounds for a part of a layer; whole rows are for its router, if it has one."""
+    """The kernels that quantize a part's input; with whole rows as well if it has a router."""
     if not isinstance(part, SparseMlp):
         return loader.quantized_kernels_for(_only_product(part))
     experts = part.experts
@@ -167,7 +167,7 @@ def _rounding_for(
 
 
 def _only_product(part: Attention | Mlp) -> Linear | None:
-    """That which alone is given what a part of a layer is."""
+    """The only product that gets a part's input; None if there are several."""
     if isinstance(part, GroupedAttention):
         return part.query_key_value
     if isinstance(part, LatentAttention):
@@ -205,7 +205,7 @@ def _attention(loader: WeightLoader, config: ModelConfig, index: int, at: str) -
 
 
 def _rows(order: Tensor | None, heads: int, kv_heads: int) -> Tensor | None:
-    """The rows of queries and keys in the order of a head, those of values as they are."""
+    """Row indices of fused queries, keys and values: the first two in a head's `order`."""
     if order is None:
         return None
     dim, turning = len(order), heads + kv_heads
@@ -215,7 +215,7 @@ def _rows(order: Tensor | None, heads: int, kv_heads: int) -> Tensor | None:
 
 
 def _head_norm(loader: WeightLoader, config: ModelConfig, name: str, heads: int) -> Norm | None:
-    """Over one head, or over all of them."""
+    """The norm of queries or keys, over one head or over all of them."""
     if config.qk_norm is None:
         return None
     count = heads if config.qk_norm == "all" else 1
@@ -226,7 +226,7 @@ def _head_norm(loader: WeightLoader, config: ModelConfig, name: str, heads: int)
 
 
 def _norm(loader: WeightLoader, config: ModelConfig, name: str, size: int) -> Norm:
-    """A weight that is added to one is so in float32, where little of it is lost."""
+    """Read a norm; 1 + weight is computed and kept in float32, where little of it is lost."""
     weight = loader.take(f"{name}.weight", size)
     weight = weight.float() + 1 if config.norm_adds_one else weight
     return Norm(weight, config.norm_eps, loader.kernels)

@@ -1,6 +1,6 @@
 """A model's pooling tasks, and how its hidden states are pooled.
 
-Torch-free: a door reads the same to know its labels, and what it has to refuse.
+Torch-free: HTTP servers read it as well, for the labels and for requests to refuse.
 """
 
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ Activation = Literal["softmax", "sigmoid", "identity"]
 
 
 class Dense(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer behind the pooling, in a folder of its own within the checkpoint's."""
+    """A linear layer after the pooling, in its own folder inside the checkpoint's."""
 
     path: str
     inputs: Size
@@ -25,11 +25,11 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Fixed for a checkpoint; without anything said it generates and makes embeddings.
+    """Fixed for a checkpoint; by default it generates and makes embeddings.
 
     `labels` are a classifier's classes, in the order of its head's outputs. `dimensions` are
-    the lengths that an embedding may be cut to, none at all for any; None: it may not be cut.
-    The first of `tasks` is meant where nobody says.
+    the lengths to which an embedding may be truncated; empty: any; None: it may not be
+    truncated. The first of `tasks` is the default.
     """
 
     kind: Kind = "last"
@@ -42,14 +42,14 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[PoolingTask, ...] = ("embed", "token_embed")
 
     def width(self, hidden_size: int) -> int:
-        """How many numbers an embedding has."""
+        """The length of an embedding."""
         return self.dense[-1].outputs if self.dense else hidden_size
 
     @property
     def scores(self) -> bool:
-        """Whether two texts have a score: by their embeddings, or by a head of one output."""
+        """Whether two texts can be scored: by embeddings, or by a head with one output."""
         return len(self.labels) <= 1
 
 
 DEFAULT_POOLING = PoolingConfig()
-"""What a checkpoint that says nothing of pooling can be asked."""
+"""The config of a checkpoint that says nothing about pooling."""

@@ -28,7 +28,7 @@ BLOCK_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class EncoderModel:
-    """One of transformers' models; `segments`: how many kinds of token types it knows."""
+    """A model of transformers; `segments` is its number of token types."""
 
     module: nn.Module
     vocab_size: int
@@ -39,7 +39,7 @@ class EncoderModel:
 
     @torch.inference_mode()
     def run(self, requests: Seq[PoolingRequest]) -> list[Tensor]:
-        """Each prompt's hidden states [tokens, hidden], or its logits [1, labels]."""
+        """Run prompts: each one's hidden states [tokens, hidden], or its logits [1, labels]."""
         longest = max(len(one.prompt) for one in requests)
         tokens, mask, types = torch.zeros(3, len(requests), longest, dtype=torch.long)
         tokens += self.padding
@@ -59,7 +59,7 @@ class EncoderModel:
 
 @dataclass(slots=True)
 class EncoderEngine:
-    """Owns the model and every request that waits; the first in rank go first."""
+    """See Engine. Owns the model and all waiting requests, which run in order of rank."""
 
     info: EngineInfo
     model: EncoderModel
@@ -72,61 +72,61 @@ class EncoderEngine:
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:
-        """One block that nobody uses: connectors want some memory to be there."""
+        """One unused block, because connectors need some memory."""
         return [KvRegion(self._memory.data_ptr(), BLOCK_BYTES, 1, "cpu")]
 
     @property
     def load(self) -> EngineLoad:
-        """Counts only."""
+        """See Engine."""
         waiting, running = len(self.waiting), len(self.batch)
         return EngineLoad(waiting, running, 1, 1, prompt_tokens=self.prompt_tokens)
 
     def ready(self, request: Request) -> bool:
-        """To be refused, whatever it asks for."""
+        """True: `generate` refuses it in any case."""
         return not self.info.pooling.generates
 
     def generate(self, request: Request) -> None:
-        """Not here: raises UnsupportedTask."""
+        """Not supported: raises UnsupportedTask."""
         raise UnsupportedTask("this model does not generate text")
 
     prefill = generate
 
     def reserve(self, request: Request) -> Reservation | None:
-        """Not here: raises UnsupportedTask."""
+        """Not supported: raises UnsupportedTask."""
         raise UnsupportedTask("this model does not generate text")
 
     def resume(self, request_id: RequestId, tokens: Seq[int]) -> Seq[Sampled]:
-        """Nothing is ever reserved."""
+        """Not supported: nothing is ever reserved."""
         raise KeyError(request_id)
 
     def keys(self, request: Request) -> Seq[bytes]:
-        """There is no KV."""
+        """Empty: there is no KV."""
         return ()
 
     def known(self, keys: Seq[bytes]) -> int:
-        """None ever is."""
+        """0: there is no prefix cache."""
         return 0
 
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
-        """There is nothing to lend."""
+        """Empty: there is nothing to lend."""
         return ()
 
     def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
-        """There is no room for any."""
+        """None: there is no room."""
         return None
 
     def give_back(self, name: str) -> None:
-        """Nothing is ever lent or borrowed."""
+        """An error: nothing is ever lent or borrowed."""
         raise KeyError(name)
 
     keep = give_back
 
     def blocks(self, request_id: RequestId) -> Seq[int]:
-        """Nothing has any."""
+        """An error: no request has blocks."""
         raise KeyError(request_id)
 
     def embed(self, request: PoolingRequest) -> None:
-        """Queue it, behind all of its rank."""
+        """See Engine. Queues it behind others of its priority."""
         check_task(request, self.info.pooling, self.model.hidden_size)
         self._check(request)
         if any(one.request_id == request.request_id for one in (*self.waiting, *self.batch)):
@@ -134,7 +134,7 @@ class EncoderEngine:
         insort(self.waiting, request, key=lambda one: one.priority)
 
     def release(self, request_id: RequestId) -> None:
-        """Forget it, wherever it is."""
+        """See Engine."""
         for line in (self.waiting, self.batch):
             for one in line:
                 if one.request_id == request_id:
@@ -143,7 +143,7 @@ class EncoderEngine:
         raise KeyError(request_id)
 
     def schedule(self) -> Seq[Admitted]:
-        """As many of the first as fit, padded to the longest; one always does."""
+        """Choose as many of the first requests as fit, padded to the longest; at least one."""
         if self.batch:
             return ()
         longest = 0
@@ -157,7 +157,7 @@ class EncoderEngine:
         return [Admitted(one.request_id, 0) for one in self.batch]
 
     def step(self) -> StepResult:
-        """Run the batch whole."""
+        """Run the batch, whole prompts at a time."""
         batch, self.batch = self.batch, []
         if not batch:
             return StepResult((), (), 0)

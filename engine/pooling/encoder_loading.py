@@ -20,15 +20,15 @@ from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 
 UNUSED = "pooler."  # a head of BERT's that many checkpoints leave out, and that we never ask
-OF_LAYERS = re.compile(r"(^|\.)layers?\.\d+\.")  # heads may be left out, and not these
+OF_LAYERS = re.compile(r"(^|\.)layers?\.\d+\.")  # heads may be missing, but not these
 HEADS = ("Model", "ForMaskedLM", "ForPreTraining", "ForCausalLM", "ForSequenceClassification")
-"""Of architectures: none, those of pretraining, which are left out, and a classifier's."""
+"""Suffixes of architectures: no head, pretraining heads, which are ignored, a classifier's."""
 
 
 def load_encoder(
     checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype, limits: Limits
 ) -> EncoderEngine:
-    """Raises UnusableCheckpoint, naming what is missing."""
+    """Load an encoder; raises UnusableCheckpoint, naming what is missing."""
     _refuse_other_heads(checkpoint)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     longest = longest_prompt(checkpoint.folder, checkpoint.config)
@@ -45,7 +45,7 @@ def load_encoder(
 
 
 def _refuse_other_heads(checkpoint: Checkpoint) -> None:
-    """What was trained to tag words or to answer questions makes no sensible vectors."""
+    """Refuse models trained to tag words or answer questions: their vectors are not useful."""
     names = checkpoint.config.get("architectures") or ()
     if odd := [name for name in names if not str(name).endswith(HEADS)]:
         raise UnusableCheckpoint(f"config.json: {odd[0]} makes neither vectors nor classes")

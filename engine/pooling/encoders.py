@@ -1,6 +1,6 @@
 """Which models are encoders (bidirectional attention), and their longest prompt. Torch-free.
 
-They have no KV worth keeping, so they run whole, by transformers' own code.
+Their KV is not worth caching, so whole prompts run by transformers' own code.
 """
 
 import json
@@ -17,18 +17,18 @@ ENCODERS = frozenset(
     }
 )
 FROM_PADDING = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
-"""Their positions are counted from behind the padding token's id."""
+"""Models whose positions begin behind the padding token's id."""
 SENTENCES = "sentence_bert_config.json"
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """An encoder by its kind, or a decoder that was trained to look ahead."""
+    """Whether it is an encoder, or a decoder that was trained with bidirectional attention."""
     ahead = config.get("use_bidirectional_attention") or config.get("is_causal") is False
     return bool(ahead) or config.get("model_type") in ENCODERS
 
 
 def longest_prompt(folder: Path, config: Mapping[str, Any]) -> int:
-    """In tokens: as many as have positions, or as sentence-transformers would cut it to."""
+    """In tokens: as many as have positions, or sentence-transformers' maximum if smaller."""
     kind, positions = config.get("model_type"), config.get("max_position_embeddings", 512)
     if kind in FROM_PADDING:
         padding = config.get("pad_token_id", 1)

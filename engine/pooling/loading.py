@@ -1,4 +1,4 @@
-"""Loads the weights behind a model: a classifier head, sentence-transformers' layers."""
+"""Loads the weights after the model: a classifier head, sentence-transformers' layers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class DenseLayer:
 def load_pooler(
     checkpoint: Checkpoint, config: PoolingConfig, hidden_size: int, device: torch.device
 ) -> Pooler:
-    """For a decoder; raises UnusableCheckpoint."""
+    """The pooler of a decoder; raises UnusableCheckpoint."""
     if not config.labels:
         return Pooler(config, None, load_layers(checkpoint.folder, config, device))
     return Pooler(config, load_classes(checkpoint, len(config.labels), hidden_size, device))
@@ -48,7 +48,7 @@ def load_pooler(
 def load_layers(
     folder: Path, config: PoolingConfig, device: torch.device
 ) -> tuple[DenseLayer, ...]:
-    """Those that `modules.json` names; raises UnusableCheckpoint."""
+    """The layers that `modules.json` names; raises UnusableCheckpoint."""
     files = [(folder / one.path / "model.safetensors", one) for one in config.dense]
     return tuple(_layer(file, one, device) for file, one in files)
 

@@ -1,7 +1,7 @@
-"""Pools hidden states to vectors, chunk by chunk: of one token, their mean, or all.
+"""Pools hidden states into vectors, chunk by chunk: one token's, the mean, or all tokens'.
 
-Sums are kept in float32. What is kept of a prompt is dropped with its first chunk's coming
-again, so a prompt that was preempted simply starts over.
+Sums are in float32. When a prompt's first chunk comes again, its state is dropped, so a
+preempted prompt simply starts over.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from engine.request import PoolingRequest, RequestId
 
 @dataclass(slots=True)
 class Pooler:
-    """Owns what prompts under way have come to; `head` [labels, hidden] is a classifier's.
+    """Owns the state of prompts under way; `head` [labels, hidden] is a classifier's.
 
-    `layers` are those that a pooled vector, though not a token's, goes through at the end.
+    `layers` are applied to pooled vectors, but not to those of single tokens.
     """
 
     config: PoolingConfig
@@ -29,15 +29,15 @@ class Pooler:
     _kept: dict[RequestId, Tensor] = field(default_factory=dict)
 
     def wants_whole(self, request: PoolingRequest) -> bool:
-        """Whether every token's hidden state counts, so that none may come out of a cache."""
+        """Whether every token's hidden state is needed, so none may be skipped as cached."""
         return request.task.startswith("token_") or self.config.kind != "last"
 
     def forget(self, request_id: RequestId) -> None:
-        """Its prompt is not run any further; unknown ids are fine."""
+        """Drop a prompt's state; unknown ids are no error."""
         self._kept.pop(request_id, None)
 
     def add(self, request: PoolingRequest, start: int, hidden: Tensor) -> Pooled | None:
-        """One more chunk [tokens, hidden] of a prompt; what it came to, with the last one."""
+        """Add a chunk [tokens, hidden] of a prompt; returns the result with the last chunk."""
         rid, end = request.request_id, start + len(hidden)
         kept = None if start == 0 else self._kept.get(rid)
         kept = self._gather(request, kept, hidden)
@@ -49,7 +49,7 @@ class Pooler:
         return self.finish(request, kept / end if mean else kept)
 
     def finish(self, request: PoolingRequest, rows: Tensor) -> Pooled:
-        """Pooled hidden states [rows, hidden] as what the task wants of them."""
+        """The task's result from pooled hidden states [rows, hidden]."""
         rows = rows.float()
         if request.task.endswith("embed"):
             rows = self._embedding(request, rows)
@@ -58,7 +58,7 @@ class Pooler:
         return Pooled(request.request_id, rows.cpu().numpy().tobytes(), rows.shape[1])
 
     def _gather(self, request: PoolingRequest, kept: Tensor | None, hidden: Tensor) -> Tensor:
-        """[1, hidden], or [tokens so far, hidden] where each token has a vector of its own."""
+        """[1, hidden], or [tokens so far, hidden] if each token gets its own vector."""
         if request.task.startswith("token_"):
             return hidden.clone() if kept is None else torch.cat([kept, hidden])
         match self.config.kind:

@@ -1,8 +1,7 @@
 """Reads a checkpoint's pooling: from its config and sentence-transformers' files.
 
-`modules.json` lists what comes behind the model: a `Pooling` with its own config, `Dense`
-layers, and `Normalize`. Without it, decoders give their last token and encoders their first,
-normalised.
+`modules.json` lists what follows the model: a `Pooling` with its own config, `Dense` layers,
+and `Normalize`. Without it, decoders use their last token and encoders their first, normalised.
 """
 
 import json
@@ -27,7 +26,7 @@ MODES: Mapping[str, Kind] = {
     "mean": "mean",
     "cls": "cls",
 }
-"""As older and newer files of sentence-transformers name them."""
+"""Names in older and newer files of sentence-transformers."""
 PROBLEMS: Mapping[str, Activation] = {
     "regression": "identity",
     "single_label_classification": "softmax",
@@ -36,7 +35,7 @@ PROBLEMS: Mapping[str, Activation] = {
 
 
 def read_pooling(folder: Path, config: Mapping[str, Any]) -> PoolingConfig:
-    """Raises UnusableCheckpoint, naming the file and what in it."""
+    """Read a checkpoint's pooling; raises UnusableCheckpoint, naming the file and the entry."""
     encoder = is_encoder(config)
     default: Kind = "cls" if encoder else "last"
     given: dict[str, object] = {"generates": generates(config) and not encoder}
@@ -53,7 +52,7 @@ def read_pooling(folder: Path, config: Mapping[str, Any]) -> PoolingConfig:
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Two where nothing is said, as transformers has it."""
+    """The classes' names; two if the config has none, as in transformers."""
     named = config.get("id2label")
     if isinstance(named, Mapping) and named:
         return tuple(str(named[key]) for key in sorted(named, key=int))
@@ -64,7 +63,7 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _activation(config: Mapping[str, Any], labels: tuple[str, ...]) -> Activation:
-    """What a cross-encoder names itself, else what its training was for."""
+    """The activation that a cross-encoder's config names, else that of its training."""
     ours = config.get("sentence_transformers") or {}
     named = ours.get("activation_fn", config.get("sbert_ce_default_activation_function"))
     if named is not None:
@@ -77,7 +76,7 @@ def _activation(config: Mapping[str, Any], labels: tuple[str, ...]) -> Activatio
 
 
 def _dimensions(config: Mapping[str, Any]) -> object:
-    """vLLM's two keys: a list of lengths, or just that any will do."""
+    """vLLM's two keys: a list of lengths, or a flag that allows any."""
     listed = config.get("matryoshka_dimensions")
     return listed or (() if config.get("is_matryoshka") else None)
 
@@ -103,7 +102,7 @@ def _modules(folder: Path, default: Kind) -> dict[str, object]:
 
 
 def _dense(folder: Path, path: str) -> dict[str, object]:
-    """One layer, which sentence-transformers makes a tanh unless it says otherwise."""
+    """One dense layer; its default activation is tanh, as in sentence-transformers."""
     said = _read(folder / path / "config.json", dict[str, Any])
     name = str(said.get("activation_function", "Tanh")).rpartition(".")[2].lower()
     return {

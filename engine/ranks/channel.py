@@ -1,4 +1,4 @@
-"""One end of a pair of sockets between two ranks: whole frames, one after another."""
+"""One end of a socket pair between two ranks, which carries whole frames in order."""
 
 import socket
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A stream socket; with a timeout of its own, a peer that does not read ends us."""
+    """A stream socket. It may have a timeout, so that a peer that does not read is an error."""
 
     socket: socket.socket
 
     def send(self, frame: bytes) -> None:
-        """Whole; raises OSError where the other end is gone or does not read."""
+        """Send a whole frame; raises OSError if the other end is gone or does not read."""
         self.socket.sendall(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
 
     def receive(self) -> bytes | None:

@@ -17,7 +17,7 @@ from engine.sharding.group import RankGroup
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Our part of the weights and of the KV memory, until the leader's end is closed."""
+    """This rank's part of the weights and the KV memory, until the leader closes its end."""
 
     decoder: Decoder
     memory: KvMemory
@@ -26,7 +26,7 @@ class Follower:
     channel: Channel
 
     def report(self) -> None:
-        """Tell the leader that all is loaded, and where this rank's KV memory is."""
+        """Report to the leader that this rank is loaded, and where its KV memory is."""
         (region,) = self.memory.regions
         self.channel.send(msgspec.msgpack.encode(region))
         self.group.set_stall_timeout()

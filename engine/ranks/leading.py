@@ -17,26 +17,26 @@ from engine.sharding.group import RankGroup
 
 @dataclass(frozen=True, slots=True)
 class LeadingRunner:
-    """See Runner: sends each plan to the followers, and runs our part."""
+    """See Runner: sends each plan to the followers, and runs this rank's part."""
 
     ours: Runner
     followers: FollowerLinks
 
     @property
     def device_sampler(self) -> DeviceSampler | None:
-        """See Runner; the others learn what ours draws."""
+        """See Runner; the followers receive the tokens that this rank samples."""
         ours = self.ours.device_sampler
         return None if ours is None else LeadingSampler(ours, self.followers)
 
     def run(self, plan: Plan) -> ForwardOutput:
-        """See Runner; each rank comes to the same."""
+        """See Runner; every rank computes the same output."""
         self.followers.broadcast(RunPlan.of(plan))
         return self.ours.run(plan)
 
 
 @dataclass(frozen=True, slots=True)
 class LeadingSampler:
-    """See DeviceSampler: the others are told to share, as no plan told them."""
+    """See DeviceSampler: tells the followers to receive tokens, which no plan has told them."""
 
     ours: DeviceSampler
     followers: FollowerLinks
@@ -47,13 +47,13 @@ class LeadingSampler:
         return self.ours.draw(logits, drawing)
 
     def wait(self) -> None:
-        """For our device: what it last heard of the others is behind all that they write."""
+        """Wait for our device, whose last collective comes after all the followers' writes."""
         self.ours.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class LeadingModel:
-    """See Model, for what is asked beside the running of plans."""
+    """See Model, for the calls other than running plans."""
 
     ours: Decoder
     followers: FollowerLinks
@@ -61,19 +61,19 @@ class LeadingModel:
 
     @property
     def config(self) -> ModelShape:
-        """Of our part; what an engine asks of it is as in the whole."""
+        """This rank's config; the sizes that an engine reads are those of the whole model."""
         return self.ours.config
 
     @property
     def kv_shape(self) -> KvShape:
-        """Of our part."""
+        """The KV of this rank's part."""
         return self.ours.kv_shape
 
     def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
-        """Of a plan that the others run, too."""
+        """See Model; the followers run the same plan."""
         return self.ours.forward(tokens, batch)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See Model: the others are told of it, and are given the rows."""
+        """See Model; the followers are told, and get the rows by a broadcast."""
         self.followers.broadcast(ComputeLogits(len(hidden)))
         return self.ours.logits(self.group.broadcast(hidden.contiguous()))

@@ -15,7 +15,7 @@ DONE = b"done"
 
 @dataclass(frozen=True, slots=True)
 class FollowerLinks:
-    """A channel to each rank that follows, from rank 1 on; all meet at `store`."""
+    """A channel to each follower, from rank 1 on; all ranks rendezvous at `store`."""
 
     channels: Sequence[Channel]
     store: TCPStore
@@ -23,7 +23,7 @@ class FollowerLinks:
 
     @property
     def size(self) -> int:
-        """How many ranks there are, with the one that leads."""
+        """The number of ranks, including the leader."""
         return len(self.channels) + 1
 
     def broadcast(self, message: RankMessage) -> None:
@@ -54,7 +54,7 @@ class FollowerLinks:
             channel.socket.settimeout(stall_s)
 
     def clear_behind(self, block: int, tokens: int) -> None:
-        """On every other rank, before this returns: then others may write to the block."""
+        """Clear a block's end on all followers; when this returns, others may write to it."""
         self.broadcast(ClearBehind(block, tokens))
         self.receive_all()
 

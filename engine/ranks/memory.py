@@ -1,8 +1,8 @@
-"""The KV memory of all ranks, as the one that leads sees it.
+"""The KV memory of all ranks, from the leader's point of view.
 
-On a CPU the memory of the others is shared with it: it has a file without a name for each,
-which that rank sizes and maps, and the leader maps too, to look at what is in it (checksums).
-On devices each rank's memory is its own, and the leader knows only how it lies.
+On a CPU the followers share their memory with the leader: it has an anonymous file for each,
+which the follower sizes and maps, and which the leader maps too, to compute checksums. On
+devices each rank's memory is its own, and the leader knows only its address and sizes.
 """
 
 import ctypes
@@ -21,14 +21,14 @@ from engine.ranks.links import FollowerLinks
 
 
 class LeadingMemory(KvMemory):
-    """Rank 0's own, and what it knows of the others'. Blocks are the same on all ranks."""
+    """Rank 0's KV memory, and the regions of the others. All ranks have the same block ids."""
 
     _followers: FollowerLinks | None = None
     _others: Sequence[KvRegion] = ()
     _maps: Sequence[mmap.mmap] = ()
 
     def attach(self, followers: FollowerLinks) -> None:
-        """Wait until the others have theirs."""
+        """Wait until the followers have allocated their memory."""
         self._followers = followers
         self._others = [
             msgspec.msgpack.decode(frame, type=KvRegion) for frame in followers.receive_all()
@@ -40,18 +40,18 @@ class LeadingMemory(KvMemory):
 
     @property
     def regions(self) -> Sequence[KvRegion]:
-        """One for each rank."""
+        """One region for each rank."""
         return [*super().regions, *self._others]
 
     def clear_behind(self, block: int, tokens: int) -> None:
-        """On all ranks, before this returns: then others may write to the block."""
+        """See KvMemory. Done on all ranks when this returns, so others may write to it."""
         super().clear_behind(block, tokens)
         if self._followers is not None:
             self._followers.clear_behind(block, tokens)
 
 
 class SharedMemory(KvMemory):
-    """A follower's, in a file that its leader has, too."""
+    """A follower's KV memory, in a file that its leader maps as well."""
 
     def __init__(self, fd: int, kept: KvMemoryArgs) -> None:
         self._fd = fd

@@ -1,4 +1,4 @@
-"""Messages from the leading rank to its followers: frames of msgpack, numbers as arrays.
+"""Messages from the leading rank to its followers: msgpack frames with packed numbers.
 
 A batch is sent as its plan, and each rank builds its own tensors from it: tokens, and for each
 sequence its start, length and blocks.
@@ -11,15 +11,15 @@ import msgspec
 from engine.attention.paged import Span
 from engine.attention.plan import Plan, RowSampling, SamplingPlan
 
-NUMBER = "i"  # of four bytes: tokens, positions and blocks are below 2**31
+NUMBER = "i"  # four bytes: tokens, positions and blocks are below 2**31
 PLACEHOLDER = RowSampling(0.0, 0, 1.0, 0.0, (0, 0))
 
 
 class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
-    """Run one plan, of which the first `singles` sequences want one token each.
+    """Run one plan, in which the first `singles` sequences have one token each.
 
-    `spans` has three numbers for each sequence: start, length, and how many of `blocks`. So
-    many tokens are drawn behind it, by the rank that leads, as `draws` says.
+    `spans` has three numbers for each sequence: start, length, and how many of `blocks`. The
+    leading rank draws `draws` tokens behind it.
     """
 
     tokens: bytes
@@ -45,7 +45,7 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
         return cls(tokens, *places, len(plan.singles), picks, sources, draws)
 
     def read(self) -> Plan:
-        """The plan again; how tokens are drawn is left to the rank that leads."""
+        """Unpack the plan, without sampling settings, which only the leader uses."""
         blocks, first, spans = _numbers(self.blocks), 0, list[Span]()
         numbers = iter(_numbers(self.spans))
         for start, length, count in zip(numbers, numbers, numbers, strict=True):
@@ -58,13 +58,13 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
 
 class ComputeLogits(msgspec.Struct, frozen=True, tag=2, array_like=True):
-    """Compute your part of the logits for `rows` of hidden states, which are broadcast next."""
+    """Compute your part of the logits of `rows` hidden states, which are broadcast next."""
 
     rows: int
 
 
 class ClearBehind(msgspec.Struct, frozen=True, tag=3, array_like=True):
-    """Forget what is in a block behind its first `tokens`, and say when it is done."""
+    """Clear a block behind its first `tokens`, and report when it is done."""
 
     block: int
     tokens: int

@@ -1,4 +1,4 @@
-"""What several ranks of one engine ask of its settings, and the meeting of them."""
+"""Settings of an engine with several ranks: checks, and each rank's device and threads."""
 
 import os
 
@@ -16,7 +16,7 @@ from engine.settings import EngineConfig
 
 
 def refuse_ranks(config: EngineConfig) -> None:
-    """Raises EngineError where the engine cannot be shared out; cheap, before any is begun."""
+    """Raises EngineError if the engine cannot have several ranks; a cheap, early check."""
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     if is_encoder(checkpoint.config):
         raise UnusableCheckpoint(f"{FLAG}: encoders run in one process only")
@@ -24,7 +24,7 @@ def refuse_ranks(config: EngineConfig) -> None:
 
 
 def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:
-    """Before any rank is started; raises UnusableCheckpoint, UnusableTier or EngineError."""
+    """Check before ranks start; raises UnusableCheckpoint, UnusableTier or EngineError."""
     told = f"{FLAG} {config.tensor_parallel_size}"
     if not isinstance(shape, ModelConfig):
         raise UnusableCheckpoint(f"{told}: transformers' own code runs in one process only")
@@ -46,7 +46,7 @@ def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:
 
 
 def device_of(config: EngineConfig, rank: int) -> torch.device:
-    """The CPU for all; of other devices, one for each rank, from `--device` on."""
+    """A rank's device: the CPU for all, or consecutive devices from `--device` on."""
     device = torch.device(config.device)
     if config.tensor_parallel_size == 1 or device.type == "cpu":
         return device
@@ -54,7 +54,7 @@ def device_of(config: EngineConfig, rank: int) -> torch.device:
 
 
 def threads_of(config: EngineConfig) -> int | None:
-    """For each rank; all ranks together have what one process would have."""
+    """Threads of each rank; all ranks together have as many as one process would have."""
     if config.tensor_parallel_size == 1:
         return config.threads
     threads = config.threads or len(os.sched_getaffinity(0))
@@ -62,7 +62,7 @@ def threads_of(config: EngineConfig) -> int | None:
 
 
 def whole_kv(config: AnyConfig, part: KvShape, ranks: int) -> KvShape:
-    """What all ranks together keep of a token, each head once."""
+    """The KV shape of the whole model, with each head once, from one rank's `part`."""
     if ranks == 1 or not isinstance(config, ModelConfig) or config.latent is not None:
         return part
     return KvShape(part.layers, config.num_kv_heads, part.width, part.parts)

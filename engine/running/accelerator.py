@@ -1,4 +1,4 @@
-"""What a step needs of a device beyond torch's operations: a contract, and it for CUDA."""
+"""What a step needs of a device beyond torch's operations: the contract, and CUDA's version."""
 
 import gc
 from typing import Protocol
@@ -19,34 +19,34 @@ class Accelerator(Protocol):
 
     @property
     def kernels(self) -> PagedKernels:
-        """What models and attention are given."""
+        """The kernels for models and attention."""
 
     @property
     def products(self) -> Products | None:
-        """Who multiplies with weights that are rounded or of many experts; None: torch."""
+        """Products with quantized weights and with experts' weights; None: torch does them."""
 
     @property
     def drawing(self) -> SamplingKernels | None:
-        """Draws on the device; None: the host's sampler does."""
+        """Kernels that sample on the device; None: the host's sampler does it."""
 
     def copy_to_host(self, numbers: Tensor) -> HostCopy:
-        """Start a copy of integers [n] to the host, behind what was launched; does not wait."""
+        """Queue a copy of integers [n] to the host, behind earlier launches; does not wait."""
 
     def wait(self) -> None:
-        """Wait until all that was launched is done."""
+        """Wait until the device has finished everything that was launched."""
 
     def recorder(self) -> Recorder:
-        """For all graphs of one engine."""
+        """A new recorder, for all graphs of one engine."""
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Free bytes, and all bytes; what torch's cache holds is not free."""
+        """Free and total bytes; memory held by torch's caching allocator is not free."""
 
     def empty_cache(self) -> None:
-        """Return what torch's caching allocator holds to the device."""
+        """Return the memory that torch's caching allocator holds to the device."""
 
 
 class _CudaHostCopy:
-    """A copy into pinned memory of its own; torch reuses that only after the copy."""
+    """A copy into its own pinned memory, which torch reuses only after the copy."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -80,7 +80,7 @@ class CudaAccelerator:
         return _CudaHostCopy(numbers)
 
     def wait(self) -> None:
-        """By the one stream that all is launched on."""
+        """See Accelerator. Everything is launched on one stream."""
         torch.cuda.current_stream(self._device).synchronize()
 
     def recorder(self) -> Recorder:
@@ -88,20 +88,20 @@ class CudaAccelerator:
         return CudaRecorder(self._device)
 
     def memory_bytes(self) -> tuple[int, int]:
-        """As the driver counts, whoever else is on the device."""
+        """See Accelerator. The driver's numbers, which include other processes."""
         torch.cuda.synchronize(self._device)
         free, total = torch.cuda.mem_get_info(self._device)
         return free, total
 
     def empty_cache(self) -> None:
-        """Garbage cycles are collected first: tensors in them are returned too."""
+        """See Accelerator. Collects garbage cycles first, to free tensors in them as well."""
         gc.collect()
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
 
 
 def open_accelerator(name: str) -> Accelerator | None:
-    """For `--device`'s name; None: torch alone runs there, as on a CPU.
+    """Open the device that `--device` names; None if torch alone runs there, as on a CPU.
 
     Raises UnusableDevice.
     """
@@ -118,7 +118,7 @@ def open_accelerator(name: str) -> Accelerator | None:
             "torch is built without it" if built is None else f"torch (CUDA {built}) sees none"
         )
         raise UnusableDevice(f"--device {name}: there is no CUDA device: {why}")
-    if (index := device.index or 0) >= count:  # of "cuda" it is None, whatever its type says
+    if (index := device.index or 0) >= count:  # None for "cuda", whatever its type says
         raise UnusableDevice(f"--device {name}: there are {count} CUDA devices, from cuda:0 on")
     try:
         from engine.kernels.gpu.kernels import TritonKernels
@@ -128,7 +128,7 @@ def open_accelerator(name: str) -> Accelerator | None:
         from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
-    torch.cuda.set_device(index)  # of a device without a number it does not take any
+    torch.cuda.set_device(index)  # by number: it refuses a device without an index
     drawing = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
     numbered = torch.device("cuda", index)
     return CudaAccelerator(numbered, TritonKernels(), TritonProducts(), drawing)

@@ -2,8 +2,8 @@
 
 An engine sizes its KV cache by the free memory of its device before and after loading weights
 (engine/running/kv_budget.py), so memory that another engine takes meanwhile would be counted
-as its own. All of a start, from the first measurement to the last CUDA graph, holds a lock on
-each device: a file in the temporary folder, which the kernel unlocks when its holder dies.
+as its own. From the first measurement to the last CUDA graph, a starting engine holds a lock
+on each device: a file in the temporary folder, which the kernel unlocks when its holder dies.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def devices_of(config: EngineConfig) -> list[str]:
     """Names of an engine's devices that are the same for all processes.
 
-    None of a CPU, nor of what is no device: whoever opens it says so.
+    Empty for a CPU, and for a name that is no device: opening it reports that.
     """
     try:
         device = torch.device(config.device)

@@ -21,9 +21,9 @@ SETTINGS = 6  # how many numbers say how a token is drawn: RowSampling
 
 @dataclass(frozen=True, slots=True)
 class KernelSampler:
-    """See DeviceSampler. Of the ranks of a `group` the first draws, and tells the others.
+    """See DeviceSampler. In a `group` rank 0 samples, and broadcasts to the others.
 
-    `drawn` [sequences] int64 has a token for each row, until others are drawn.
+    `drawn` [sequences] int64 has each row's token; the next draw overwrites it.
     """
 
     accelerator: Accelerator
@@ -32,7 +32,7 @@ class KernelSampler:
     group: RankGroup | None
 
     def draw(self, logits: Tensor, drawing: SamplingPlan) -> PendingTokens:
-        """See DeviceSampler; settings and changes go by one copy."""
+        """See DeviceSampler; settings and changes are uploaded by one copy."""
         parts = [*_settings(drawing.draws), *(drawing.changes or ())]
         there = uploaded(parts, logits.device)
         alive = None
@@ -49,10 +49,10 @@ class KernelSampler:
         settings: Sequence[Tensor],
         latest: Tensor | None,
     ) -> PendingTokens | None:
-        """From a step that was just launched; None: another rank draws.
+        """Sample from the step that was just launched; None if another rank samples.
 
-        `settings` are the numbers of `drawing`, where they are staged on the device. `latest`
-        [rows] has the token that a row's answer has beside those the host knows, or -1.
+        `settings` are the numbers of `drawing` that are staged on the device. `latest` [rows]
+        has the token of each row's answer that the host does not know yet, or -1.
         """
         if self.group is not None and self.group.shard.rank > 0:
             self.share(len(drawing.draws))
@@ -63,9 +63,9 @@ class KernelSampler:
         return self._draw(logits, drawing, settings, changes, latest=latest)
 
     def share(self, count: int) -> None:
-        """Broadcast the first `count` sampled tokens from rank 0; every rank has to call this.
+        """Broadcast the first `count` sampled tokens from rank 0; every rank must call this.
 
-        `draw` does it on the rank that samples.
+        On the rank that samples, `draw` calls it.
         """
         if self.group is not None:
             self.group.broadcast(self.drawn[:count])
@@ -108,7 +108,7 @@ class KernelSampler:
 
 
 def _settings(draws: Sequence[RowSampling]) -> Iterator[Part]:
-    """One behind the other, in their order."""
+    """Each setting of all rows as one array, in the order of RowSampling."""
     temperatures, top_k, top_p, min_p, keys, instead = zip(*draws, strict=True)
     yield np.array(temperatures, np.float32)
     yield np.array(top_k, np.int32)

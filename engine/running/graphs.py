@@ -1,12 +1,11 @@
 """Decode steps as CUDA graphs: which batch sizes have one, and the graphs themselves.
 
-A decode step of a few sequences is a thousand small launches: told one by one, they take the
-host longer than the device. Captured once, they are told as one. A graph has fixed shapes and
-addresses, so there is one for each of some batch sizes; a smaller batch is padded up to it with
-rows that stand for nothing.
+A decode step of a few sequences is a thousand small launches: issued one by one, they take the
+host longer than the device. Captured once, they are launched as one. A graph has fixed shapes
+and addresses, so some batch sizes have one each; a smaller batch is padded up to the next.
 
-Only steps of one token for each sequence are captured whole. Those with a chunk of a prompt
-are captured in pieces if they are small: engine/running/piecewise.py.
+Only steps of one token for each sequence are captured whole. Small steps with a chunk of a
+prompt are captured in pieces: engine/running/piecewise.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,16 +24,16 @@ Step: TypeAlias = Callable[[], ForwardOutput]
 
 
 def graph_sizes(most: int) -> list[int]:
-    """1, 2, 4, then every eighth number, and `most` itself; ascending."""
+    """1, 2, 4, then multiples of 8, and `most` itself; ascending."""
     sizes = {size for size in SMALL_SIZES if size < most}
     return sorted(sizes | {*range(SIZE_STEP, most, SIZE_STEP), most})
 
 
 def fitting_size(sizes: Sequence[int], singles: int, chunks: int) -> int | None:
-    """The smallest size that has room for a batch; None: it is not replayed as one graph.
+    """The smallest size with room for a batch; None: it is not replayed as one graph.
 
-    Drafts make a chunk of their sequence, so they are not. What is done with a step's
-    logits or hidden states comes behind it, so sampling, grammars and pooling are all the same.
+    A sequence with drafts is a chunk, so its batch is not. Sampling, grammars and pooling make
+    no difference, because they come after the graph.
     """
     if chunks or not singles:
         return None
@@ -43,20 +42,20 @@ def fitting_size(sizes: Sequence[int], singles: int, chunks: int) -> int | None:
 
 @dataclass(slots=True)
 class Graphs:
-    """Of each size one; all write to `outputs`, whose rows are as many as the largest has."""
+    """One graph for each size; all write to `outputs`, which has rows for the largest."""
 
     outputs: ForwardOutput
     _replays: dict[int, Replay] = field(default_factory=dict)
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Of those that were captured, ascending."""
+        """The captured sizes, ascending."""
         return sorted(self._replays)
 
     def capture(
         self, recorder: Recorder, sizes: Sequence[int], step_of: Callable[[int], Step]
     ) -> None:
-        """`step_of` a size is its step; the largest first, for the pool's sake."""
+        """Capture `step_of(size)` for each size, the largest first: others reuse its memory."""
         order = sorted(sizes, reverse=True)
         for size in with_progress(order, "capturing graphs"):
             self._replays[size] = recorder.record(
@@ -64,7 +63,7 @@ class Graphs:
             )
 
     def replay(self, size: int, used: int) -> ForwardOutput:
-        """What the first `used` rows came to."""
+        """Replay one graph; the outputs of its first `used` rows."""
         self._replays[size]()
         return _first_rows(self.outputs, used)
 

@@ -13,7 +13,7 @@ from engine.kernels.uploading import uploaded
 
 
 class LogprobRows(NamedTuple):
-    """Unmodified logits: rows `places` [n] int32 of `logits` are `rows` [n] of the batch."""
+    """Unmodified logits: row places[i] of `logits` is the batch's row rows[i]; [n] int32."""
 
     logits: Tensor
     places: Tensor
@@ -24,7 +24,7 @@ class LogprobRows(NamedTuple):
 def gather_logprob_rows(
     logits: Tensor, asks: Sequence[LogprobRequest], *, changing: bool
 ) -> LogprobRows:
-    """Find the rows that ask; copied if `logits` are `changing` before sampling."""
+    """Collect the requested rows; copies them if `logits` are `changing` before sampling."""
     (rows,) = uploaded([np.array([one.row for one in asks], np.int32)], logits.device)
     most = max(one.most for one in asks)
     if not changing:
@@ -34,9 +34,9 @@ def gather_logprob_rows(
 
 
 def launch_logprobs(tell: GatherLogprobs, ask: LogprobRows, drawn: Tensor) -> Tensor:
-    """[numbers] int32 for engine/kernels/token_logprobs.py:logprobs_views; nobody waits.
+    """Launch the kernel; [numbers] int32 for engine/kernels/token_logprobs.py:logprobs_views.
 
-    `drawn` [rows] has a token for each row of the batch.
+    `drawn` [rows] has a token for each row of the batch. Does not wait for the device.
     """
     count = len(ask.rows)
     room = torch.empty(logprobs_size(count, ask.most), dtype=torch.int32, device=drawn.device)

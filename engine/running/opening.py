@@ -1,4 +1,4 @@
-"""What of a device is opened with an engine: kernels, memory, and a way to run batches."""
+"""Opens an engine's device: its kernels, its memory budget, and a runner for batches."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenDevice:
-    """A device with kernels of its own; `budget` None: KV is bounded in bytes."""
+    """A device with its own kernels; without a `budget` the KV cache is bounded in bytes."""
 
     accelerator: Accelerator
     budget: DeviceMemoryBudget | None
@@ -36,10 +36,10 @@ class OpenDevice:
         accelerator: Accelerator | None = None,
         transfer_bytes: int = 0,
     ) -> "OpenDevice | None":
-        """Before anything is loaded. None: torch alone runs there, as on a CPU.
+        """Open the device, before anything is loaded; None if torch alone runs there.
 
         `accelerator` is used instead of the one that `device` names; `transfer_bytes` of our
-        share are left to the KV connector. Raises UnusableDevice.
+        share are left for the KV connector. Raises UnusableDevice.
         """
         accelerator = accelerator or open_accelerator(device)
         share, bounded = config.gpu_memory_utilization, config.kv_cache_memory_bytes is not None
@@ -66,9 +66,9 @@ class OpenDevice:
     def runner(
         self, model: Model, memory: KvMemory, limits: Limits, group: RankGroup | None
     ) -> DeviceRunner:
-        """With all it launches compiled, and its graphs; before anything is in KV memory.
+        """A runner with compiled kernels and captured graphs; called before KV memory is used.
 
-        All ranks of a `group` at the same time: each batch has its sums with the others.
+        All ranks of a `group` must do this at the same time: each batch has all-reduces.
         """
         log_kv_cache_size(memory.num_blocks, memory.block_size, limits.max_model_len or 1)
         runner = DeviceRunner(model, memory, self.accelerator, limits, group)
@@ -83,10 +83,9 @@ class OpenDevice:
 
 
 def capturable(model: Model) -> bool:
-    """Whether a forward pass asks the device nothing: what is launched follows from shapes.
+    """Whether a forward pass never waits for the device: its launches depend on shapes alone.
 
-    Experts that multiply one by one ask which were chosen, and of code that is not ours
-    nobody knows.
+    Looped experts read back which of them were chosen, and other modelling code is unknown.
     """
     return isinstance(model, Decoder) and not any(_asks(layer.mlp) for layer in model.layers)
 

@@ -1,16 +1,16 @@
 """Piecewise CUDA graphs: steps of few tokens that are not one token for each sequence.
 
-A short prompt, what is new in a chat behind a cached prefix, drafts to be verified, or one of
+A short prompt, a chat's new tokens behind a cached prefix, drafts to be verified, or one of
 these beside decode rows: some hundred tokens keep the device busy for less time than the host
-takes to launch all kernels of the step one by one. How these tokens are divided into sequences
-matters to attention alone. All that lies between two attentions follows from the number of
-tokens, so that is captured, for some numbers of tokens, and attention is launched in between:
+takes to launch all kernels of the step one by one. Only attention depends on how these tokens
+are divided into sequences. Everything between two attentions depends on the number of tokens
+alone, so that is captured, for some numbers of tokens, and attention is launched in between:
 
     graph: embed, norm, qkv, rope, write KV | attention 0 | graph: o, norm, mlp, norm, qkv, ...
     | attention 1 | ... | graph: o, norm, mlp, norm
 
-A batch is padded with rows that stand for nothing up to the next captured number of tokens.
-Larger batches keep the device busy for longer than the host needs, and are launched one by one:
+A batch is padded with unused rows up to the next captured number of tokens. The kernels of
+larger batches keep the device busy for longer than the host needs, and are launched one by one:
 docs/decisions/0082-short-prompts-in-pieces.md.
 """
 
@@ -27,16 +27,16 @@ from engine.running.recorder import Cut, Recorder, Replay
 from engine.running.warming import with_progress
 
 SIZES = (4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-"""Tokens. Up to 128 a step takes as long as the weights to be read, so padding costs little."""
+"""Tokens. Up to 128 a step takes as long as reading the weights, so padding costs little."""
 
 
 def piece_sizes(most: int) -> list[int]:
-    """Numbers of tokens that are captured, where a batch has at most so many; ascending."""
+    """The numbers of tokens that are captured if a batch has at most `most`; ascending."""
     return [*(size for size in SIZES if size < most), *([most] if most <= SIZES[-1] else [])]
 
 
 class AttentionCall(NamedTuple):
-    """An attention between two pieces: where it reads queries, and where it leaves values."""
+    """An attention between two pieces: where it reads queries, and where it writes results."""
 
     layer: int
     style: AttentionStyle
@@ -45,7 +45,7 @@ class AttentionCall(NamedTuple):
 
 
 class Attending(Protocol):
-    """What of a batch is launched between pieces."""
+    """The part of a batch that is launched between pieces."""
 
     def attend_into(
         self, layer: int, style: AttentionStyle, queries: Tensor, read: Tensor, /
@@ -55,7 +55,7 @@ class Attending(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class CutBatch(DeviceBatch):
-    """A batch whose forward pass is captured: each attention ends a piece, and is noted."""
+    """A batch whose forward pass is captured: each attention ends a piece and is recorded."""
 
     recorder: Recorder
     cut: Cut
@@ -70,11 +70,11 @@ class CutBatch(DeviceBatch):
 
 
 Forward: TypeAlias = Callable[[Cut], tuple[Tensor, Sequence[AttentionCall]]]
-"""A forward pass to be captured: [tokens, hidden], and the attentions that it had."""
+"""A forward pass to be captured; returns [tokens, hidden], and its attentions."""
 
 
 class _Pieces(NamedTuple):
-    """`calls` has what lies between `replays`: one less."""
+    """The graphs of one size, and the attention `calls` between them: one fewer."""
 
     replays: Sequence[Replay]
     calls: Sequence[AttentionCall]
@@ -89,30 +89,30 @@ class _Pieces(NamedTuple):
 
 @dataclass(slots=True)
 class PiecewiseGraphs:
-    """Of each size one; all leave what they made in `hidden`, [largest size, hidden size]."""
+    """The graphs of each size; all write to `hidden`, [largest size, hidden size]."""
 
     hidden: Tensor
     _pieces: dict[int, _Pieces] = field(default_factory=dict)
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Of those that were captured, ascending."""
+        """The captured sizes, ascending."""
         return sorted(self._pieces)
 
     def capture(
         self, recorder: Recorder, sizes: Sequence[int], forward_of: Callable[[int], Forward]
     ) -> None:
-        """`forward_of` a size is its forward pass; the largest first, for the pool's sake."""
+        """Capture `forward_of(size)` for each size, the largest first, as in Graphs."""
         order = sorted(sizes, reverse=True)
         for size in with_progress(order, "capturing graphs of short prompts"):
             self._pieces[size] = self._captured(recorder, size, forward_of(size))
 
     def fitting_size(self, tokens: int) -> int | None:
-        """The smallest that has room for so many; None: there are too many."""
+        """The smallest captured size with room for `tokens`; None if there are too many."""
         return next((size for size in self.sizes if size >= tokens), None)
 
     def replay(self, size: int, batch: Attending) -> Tensor:
-        """Over a batch whose numbers are staged for `size` tokens; [size, hidden]."""
+        """Run a batch whose numbers are staged for `size` tokens; [size, hidden]."""
         self._pieces[size].run(batch)
         return self.hidden[:size]
 

@@ -8,41 +8,40 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-OURS_ALONE = "thread_local"  # is captured: NCCL has a thread that looks at events meanwhile
-WARM_UPS = 2  # before a capture: kernels are compiled, libraries take their workspaces
-WHOLE_NUMBERS = {1: "|i1", 2: "<i2", 4: "<i4"}  # by bytes, as the CUDA array interface has them
+OURS_ALONE = "thread_local"  # capture only this thread: NCCL's polls events meanwhile
+WARM_UPS = 2  # before a capture: kernels are compiled, libraries allocate their workspaces
+WHOLE_NUMBERS = {1: "|i1", 2: "<i2", 4: "<i4"}  # CUDA array interface's integers, by bytes
 
 Replay: TypeAlias = Callable[[], None]
 Cut: TypeAlias = Callable[[Callable[[], None]], None]
-"""Ends a piece, and begins the next one; what it is given is launched in between."""
+"""Ends a piece and begins the next one; its argument is launched in between."""
 
 
 class Recorder(Protocol):
-    """Captures work, to do it again at one word.
+    """Captures work, to replay it with one launch.
 
-    What is captured reads and writes the tensors that it read and wrote then, whatever names
-    for them mean by now. All captures of a recorder share one pool of memory: only one of them
-    may run at a time.
+    A replay reads and writes the memory that was read and written during the capture. All
+    captures of a recorder share one memory pool: only one of them may run at a time.
     """
 
     def record(self, work: Callable[[], None]) -> Replay:
-        """Do `work` for a try, then capture it; calling what comes back replays it."""
+        """Warm `work` up by running it, then capture it; calling the result replays it."""
 
     def record_pieces(self, work: Callable[[Cut], None]) -> Sequence[Replay]:
         """The same in pieces: one more than the `work` has cuts.
 
-        What lies between two pieces is not captured, and whoever replays them launches it anew.
+        Launches between two pieces are not captured: the caller repeats them at each replay.
         """
 
     def lend(self, tensor: Tensor) -> Tensor:
-        """The same memory, of a tensor made during a capture, without keeping it.
+        """A view of a tensor made during a capture that does not keep its memory allocated.
 
-        The pool may hand the memory out again behind the last use that was captured.
+        The pool may reuse the memory after the last captured use.
         """
 
 
 class CudaRecorder:
-    """By CUDA graphs: what one of them works in, the next may."""
+    """See Recorder. CUDA graphs, which share the memory that they work in."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
@@ -75,7 +74,7 @@ class CudaRecorder:
                 work()
         current.wait_stream(self._stream)
         torch.cuda.synchronize(self._device)
-        gc.collect()  # tensors in garbage cycles are not to be freed in the middle of a capture
+        gc.collect()  # tensors in garbage cycles must not be freed in the middle of a capture
         torch.cuda.empty_cache()
 
     def _begin(self, pieces: list[torch.cuda.CUDAGraph]) -> None:
@@ -93,9 +92,9 @@ def _launch(between: Callable[[], None]) -> None:
 
 
 class _Memory:
-    """A tensor's memory for torch to look at; it keeps nothing.
+    """A tensor's memory in the CUDA array interface, without a reference to the tensor.
 
-    The interface has no bfloat16, so numbers are whole ones of the same size.
+    The interface has no bfloat16, so elements are presented as integers of the same size.
     """
 
     def __init__(self, tensor: Tensor) -> None:

@@ -1,8 +1,8 @@
 """Decode steps on a CPU without Python between their kernels.
 
-The first step of so many sequences is run as any, and the calls of its kernels are remembered.
-The next ones of as many put their numbers where those were, and have the calls made again: what
-CUDA graphs are on a device (engine/running/graphs.py).
+The first step with a given number of sequences runs normally while its kernel calls are
+recorded. Later steps with the same number write their inputs to the same addresses and repeat
+the calls, which is what CUDA graphs do on a device (engine/running/graphs.py).
 """
 
 import logging
@@ -21,12 +21,12 @@ from engine.models.rope import Rotations
 from engine.running.runner import ForwardOutput, PlainRunner, Runner, with_logits
 
 log = logging.getLogger(__name__)
-MOST = 32  # sequences: beyond, products are oneDNN's, and Python is little of a step
+MOST = 32  # sequences: with more, products are oneDNN's, and Python is a small part of a step
 
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """What steps of so many sequences read, and the calls that make hidden states of it."""
+    """The inputs of steps of one number of sequences, and the recorded calls over them."""
 
     batch: AttentionBatch
     embedded: Tensor
@@ -35,7 +35,7 @@ class _Step:
     calls: RecordedCalls
 
     def run(self, model: Decoder, plan: Plan) -> Tensor:
-        """[sequences, hidden]; the next step of as many writes over it."""
+        """[sequences, hidden]; the next step with as many sequences overwrites it."""
         self.batch.renew(plan.singles)
         self.batch.memory.clear(self.batch.entered)
         self.embedded.copy_(model.embed(long_row(plan.tokens)))
@@ -47,7 +47,7 @@ class _Step:
 
 @dataclass(slots=True)
 class ReplayingRunner:
-    """See Runner. Batches with chunks of prompts, and more than MOST sequences, run plainly."""
+    """See Runner. Batches with chunks, or of more than MOST sequences, are not replayed."""
 
     model: Decoder
     memory: KvMemory
@@ -73,13 +73,13 @@ class ReplayingRunner:
         return with_logits(self.model, hidden, plan)
 
     def _record(self, plan: Plan) -> Tensor:
-        """Run it, and keep what makes the next ones, if there is anything."""
+        """Run the plan, and keep its kernel calls for the next ones, if it can be replayed."""
         batch = AttentionBatch(self.memory, plan.singles, ())
         self.memory.clear(batch.entered)
         embedded = self.model.embed(long_row(plan.tokens))
         rotations = self.model.rotations(batch)
         for rotation in rotations:
-            rotation.renew()  # looked up now: recorded, it would not be again
+            rotation.renew()  # outside the recording, so that later steps look it up anew
         hidden, calls = self.kernels.record(
             lambda: self.model.through(embedded, rotations, batch)
         )
@@ -92,7 +92,7 @@ class ReplayingRunner:
 
 
 def host_runner(model: Model, memory: KvMemory, *, eager: bool) -> Runner:
-    """For a CPU, or whatever torch alone runs on; `eager` demands that nothing is replayed."""
+    """A runner for a CPU, or any device that torch alone runs on; `eager`: without replays."""
     if eager or memory.kernels is None or not isinstance(model, Decoder):
         return PlainRunner(model, memory)
     return ReplayingRunner(model, memory, memory.kernels)

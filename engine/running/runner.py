@@ -15,14 +15,14 @@ class HostCopy(Protocol):
     """An asynchronous copy of numbers from the device to the host."""
 
     def read(self) -> list[int]:
-        """Wait for the copy; the numbers."""
+        """Wait for the copy, and return the numbers."""
 
 
 class PendingTokens(NamedTuple):
     """Sampled tokens that are being copied to the host.
 
     `logprobs` are the requested ones, packed (engine/kernels/token_logprobs.py).
-    `alive` has a 0 for each row where nothing was left to draw; None: that cannot be.
+    `alive` has a 0 for each row in which no token was left to draw; None if that cannot happen.
     """
 
     tokens: HostCopy
@@ -47,11 +47,11 @@ class DeviceSampler(Protocol):
     def draw(self, logits: Tensor, drawing: SamplingPlan) -> PendingTokens:
         """Sample from the last plan's logits, which may be modified in place; does not wait.
 
-        `drawing` was made with all earlier tokens known.
+        `drawing` must have been made with all earlier tokens known.
         """
 
     def wait(self) -> None:
-        """Wait until all that was launched on the device is done."""
+        """Wait until the device has finished everything that was launched."""
 
 
 class Runner(Protocol):
@@ -59,7 +59,7 @@ class Runner(Protocol):
 
     @property
     def device_sampler(self) -> DeviceSampler | None:
-        """Samples on the device; None: the Sampler does, on the host."""
+        """What samples on the device; None: the Sampler does it, on the host."""
 
     def run(self, plan: Plan) -> ForwardOutput:
         """Launch one forward pass; it may still run on the device when this returns."""
@@ -67,14 +67,14 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainRunner:
-    """Builds each batch anew, in plain torch or for the CPU's kernels."""
+    """See Runner. Builds each batch anew, in plain torch or for the CPU's kernels."""
 
     model: Model
     memory: KvMemory
 
     @property
     def device_sampler(self) -> None:
-        """None: the sampler does."""
+        """None: the Sampler samples."""
 
     def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
@@ -85,7 +85,7 @@ class PlainRunner:
 
 
 def with_logits(model: Model, hidden: Tensor, plan: Plan) -> ForwardOutput:
-    """The output with logits of the rows that the plan picks, of [tokens, hidden]."""
+    """The output of a forward pass, [tokens, hidden], with logits of the rows in plan.picks."""
     if not plan.picks:
         return ForwardOutput(hidden, None)
     return ForwardOutput(hidden, model.logits(hidden if plan.picks_all else hidden[plan.picks]))

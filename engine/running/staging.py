@@ -1,8 +1,8 @@
-"""A batch's numbers on their way to the device: one stretch of bytes, moved by one copy.
+"""Uploads a batch's numbers to the device: one range of bytes, moved by one copy.
 
-Where a field lies in the stretch follows from the batch's size alone, so batches of one size
-have their fields at the same addresses: a CUDA graph that was captured with them is replayed
-over the next batch's. The device's buffer is never allocated anew.
+The offset of each field depends on the batch's size alone, so batches of one size have their
+fields at the same addresses: a CUDA graph that was captured with one batch can be replayed
+with the next. The device's buffer is never reallocated.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from engine.attention.device_batch import AttentionMetadata
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 
-ALIGNMENT = 128  # of fields, in bytes
-TABLE_STEP = 16  # tables are so many blocks wide, or a multiple: fewer kinds of launch
-KEPT_SIZES = 64  # sizes whose fields are kept: to find them takes longer than to fill them
-PADDING = -1  # the slot of a row that stands for nothing
+ALIGNMENT = 128  # bytes
+TABLE_STEP = 16  # widths of block tables are multiples of it: fewer kinds of launch
+KEPT_SIZES = 64  # sizes whose views are cached: making them takes longer than filling them
+PADDING = -1  # the slot of a padding row
 LONG, SHORT, FLOAT = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.float32)
 TORCH = {LONG: torch.int64, SHORT: torch.int32, FLOAT: torch.float32}
 Type: TypeAlias = "np.dtype[np.int64] | np.dtype[np.int32] | np.dtype[np.float32]"
@@ -31,7 +31,7 @@ Kind: TypeAlias = tuple[Type, tuple[int, ...]]
 
 
 class BatchSize(NamedTuple):
-    """Rows of one forward pass, `sequences` that they are of, and blocks of each table."""
+    """Rows of one forward pass, its `sequences`, and the width of their block tables."""
 
     tokens: int
     sequences: int
@@ -39,26 +39,26 @@ class BatchSize(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Where the fields lie: from which byte on, of which type, and of which shape."""
+    """The fields of a batch: each one's first byte, type and shape."""
 
     tokens: "Field"  # [tokens] the ids
     positions: "Field"  # [tokens]
     picks: "Field"  # [tokens] rows whose logits are wanted
-    sources: "Field"  # [tokens] rows of what was drawn last, whose token it is; -1: its own
+    sources: "Field"  # [tokens] row of the last draw whose token it is; -1: as in `tokens`
     slots: "Field"  # [tokens] block * block_size + offset, or PADDING
-    lengths: "Field"  # [sequences] of their context, these tokens among it; 0: padding
+    lengths: "Field"  # [sequences] context lengths, including these tokens; 0: padding
     firsts: "Field"  # [sequences + 1] rows where chunks begin, from the first chunk's on
-    temperatures: "Field"  # [sequences] of those whose token is drawn, here and below
+    temperatures: "Field"  # [sequences] one for each pick, here and below
     top_k: "Field"
     top_p: "Field"
     min_p: "Field"
     keys: "Field"  # [sequences, 2]
     instead: "Field"
-    tables: "Field"  # [sequences, blocks], the last: most of a large one is not copied
+    tables: "Field"  # [sequences, blocks], the last field
 
 
 class Field(NamedTuple):
-    """One of them."""
+    """One field: its first byte, its type and its shape."""
 
     begin: int
     dtype: "Type"
@@ -66,12 +66,12 @@ class Field(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte behind it."""
+        """The first byte behind it."""
         return self.begin + prod(self.shape) * self.dtype.itemsize
 
 
 def layout(size: BatchSize) -> Fields:
-    """Behind one another, each aligned."""
+    """The fields one after the other, each aligned."""
     tokens, sequences, blocks = size
     row = (tokens,)
     kinds: list[Kind] = [(LONG, row)] * 5
@@ -87,12 +87,12 @@ def layout(size: BatchSize) -> Fields:
 
 
 def num_bytes(size: BatchSize) -> int:
-    """Of all fields of such a batch."""
+    """The size of all fields of such a batch."""
     return layout(size).tables.end
 
 
 def table_blocks(blocks: int) -> int:
-    """How wide tables are that have room for so many."""
+    """The width of block tables with room for `blocks`."""
     return -(-blocks // TABLE_STEP) * TABLE_STEP
 
 
@@ -122,7 +122,7 @@ class DeviceFields(NamedTuple):
         )
 
     def drawn_by(self, count: int) -> tuple[Tensor, ...]:
-        """How the first tokens are drawn, in the order of DrawNumbers."""
+        """The sampling settings of the first `count` draws, in the order of DrawNumbers."""
         each = self.temperatures, self.top_k, self.top_p, self.min_p, self.keys, self.instead
         return tuple(one[:count] for one in each)
 
@@ -130,7 +130,7 @@ class DeviceFields(NamedTuple):
 class _StagedBatch(NamedTuple):
     """A batch of one size in both buffers: all of its bytes, and its fields.
 
-    Their addresses never change.
+    Its addresses never change.
     """
 
     host: Tensor
@@ -140,7 +140,7 @@ class _StagedBatch(NamedTuple):
 
 
 class Staging:
-    """Two buffers that hold any batch up to `most`: pinned on the host, and on the device."""
+    """Two buffers for any batch up to `most`: one pinned on the host, one on the device."""
 
     def __init__(self, most: BatchSize, block_size: int, device: torch.device) -> None:
         size, on_gpu = num_bytes(most), device.type == "cuda"
@@ -154,10 +154,9 @@ class Staging:
         self._place = lru_cache(KEPT_SIZES)(self._placed)
 
     def stage(self, size: BatchSize, plan: Plan) -> DeviceFields:
-        """Send a batch on its way, behind what the device was told before; it fits in `size`.
+        """Queue the upload of a batch, which must fit into `size`, behind earlier launches.
 
-        Rows beyond it stand for nothing. The host's buffer is written to only once the copy
-        before has left it.
+        The remaining rows are padding. Waits until the host's buffer is free of the last copy.
         """
         if self._copied is not None:
             self._copied.synchronize()
@@ -169,7 +168,7 @@ class Staging:
         return place.fields
 
     def clear(self, size: BatchSize) -> DeviceFields:
-        """A batch of this size in which every row stands for nothing."""
+        """Stage a batch of this size that consists of padding."""
         return self.stage(size, Plan((), (), (), ()))
 
     def _placed(self, size: BatchSize) -> _StagedBatch:
@@ -211,9 +210,9 @@ class Staging:
     def _write_tables(
         self, size: BatchSize, tables: NDArray[np.int64], spans: Sequence[Span]
     ) -> None:
-        """A table that the last batch of the same size had in the same line has only grown.
+        """Write block tables, or just new blocks if the last batch had the list in that line.
 
-        A sequence's list of blocks is another one after it was put back, and else only longer.
+        A sequence's list of blocks only grows, and a preemption gives it a new list.
         """
         known = self._known if size == self._size else []
         self._size = size

@@ -1,9 +1,9 @@
 """Warm-up: which kernels are launched before requests come, so that none compiles later.
 
-A kernel is compiled for each kind of launch, when it is first made. Whatever else a kind
-follows from, weights and their shapes say it; in a step it follows from how many rows there
-are. A kind begins at some number of rows and ends at twice that or later, so counts that
-double meet all kinds: each was launched once behind the largest batch.
+A kernel is compiled for each kind of launch when that is first made. A kind depends on the
+weights and their shapes, which are fixed, and on the step's number of rows. Each kind covers a
+range of rows that ends at twice its beginning or later, so numbers of rows that double meet
+all kinds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,8 @@ Item = TypeVar("Item")
 def row_counts(most: int) -> list[int]:
     """Tokens of batches, ascending: 1, then one more than each power of two, and `most`.
 
-    One token is a decode step's beside a chunk of all others, so chunks' lengths double, too.
+    One token is a decoding sequence's, and the others are one chunk, so the lengths of chunks
+    double as well.
     """
     counts, length = {1, most}, 1
     while length < most:
@@ -31,7 +32,7 @@ def row_counts(most: int) -> list[int]:
 
 
 def warm_up_sampling(vocabulary: int) -> SamplingPlan:
-    """Sampling of one row with every feature on, so that each kernel compiles."""
+    """Sampling of one row with every feature on, so that each kernel is compiled."""
     return SamplingPlan(
         [RowSampling(1.0, 0, 0.5, 0.0, (0, 0))],
         LogitChanges(

@@ -19,9 +19,10 @@ NO_VALUES: Counts = np.empty(0, np.float32)
 
 
 def changes_of(shaped: Seq[ProcessedRow], vocabulary: int) -> LogitChanges | None:
-    """The changes by the tokens so far, which the processors read first; None for no rows.
+    """The changes to the rows, given the tokens so far; None if there are no rows.
 
-    A grammar that cannot go on sets its sequence's `failure`.
+    Processors first catch up with their sequences. A grammar that cannot continue sets its
+    sequence's `failure`.
     """
     if not shaped:
         return None
@@ -45,7 +46,7 @@ def _lists(
         )
         start, middle = end, end + len(ids)
         end = middle + len(penalised)
-        if start < end or seen is not None:  # a device may know of a token where we know none
+        if start < end or seen is not None:  # the device may know a token that we do not
             tokens += ids, penalised
             values += bias, counts
             headers.append((one.row, start, middle, end))

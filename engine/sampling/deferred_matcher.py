@@ -1,4 +1,4 @@
-"""A grammar that applies only behind the reasoning: until then all tokens are allowed."""
+"""A grammar that applies only after the reasoning; until then all tokens are allowed."""
 
 from collections.abc import Sequence as Seq
 
@@ -20,12 +20,12 @@ class DeferredMatcher:
 
     @property
     def failure(self) -> str | None:
-        """The grammar's: reasoning has none."""
+        """The grammar's failure; reasoning cannot fail."""
         return self._grammar.failure
 
     @property
     def may_end(self) -> bool:
-        """Reasoning may end anywhere, and the answer with it; an opening mark may not."""
+        """See Matcher. An answer may end in its reasoning, but not inside an opening mark."""
         thought = self._thought
         return thought.in_reasoning or (not thought.in_opening_mark and self._grammar.may_end)
 

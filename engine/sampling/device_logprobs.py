@@ -13,7 +13,7 @@ def unpack_logprobs(
 ) -> Iterator[Logprobs]:
     """For each row its sampled token first, then its `most` likeliest tokens, best first.
 
-    `tokens` were sampled for the rows of `told`, which must be in main memory.
+    `tokens` were sampled for the rows of `told`, which must be in host memory.
     """
     columns = told.chosen, told.ranks, told.tokens, told.logprobs
     rows = zip(tokens, *(column.tolist() for column in columns), most, strict=True)

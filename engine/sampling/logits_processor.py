@@ -1,7 +1,7 @@
-"""Logits processors: what a request asks for, and its past, change in a row of logits.
+"""Logits processors: how a request's settings and its tokens so far change a row of logits.
 
 These are token masks and grammars, `logit_bias`, `bad_words`, `min_tokens` and penalties; the
-sampler applies them before it samples. A processor's state follows from the request and the
+sampler applies them before it samples. A processor's state depends only on the request and the
 tokens so far, so another node can rebuild it. Each new token updates it at constant cost.
 """
 
@@ -27,18 +27,18 @@ from engine.sampling.penalties import Ids, PenalisedRow, TokenCounts, penalise
 from engine.scheduling.reasoning import ReasoningTracker
 from engine.scheduling.sequence import Sequence
 
-MANY = 512  # biases; more are faster added to a whole row
+MANY = 512  # biases; if there are more, adding to the whole row is faster
 NONE: Ids = np.empty(0, np.int64)
 NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
 
 
 def changes_logits(sampling: Sampling) -> bool:
-    """Whether the request changes its logits at all before they are sampled from."""
+    """Whether the request changes its logits before sampling."""
     return bool(restricts_tokens(sampling) or sampling.min_tokens or is_penalised(sampling))
 
 
 def restricts_tokens(sampling: Sampling) -> bool:
-    """Whether the request bans or favours tokens throughout its answer, but for penalties."""
+    """Whether the request bans or favours tokens in all of its answer, penalties aside."""
     return bool(
         sampling.logit_bias
         or sampling.allowed_token_ids is not None
@@ -74,7 +74,7 @@ class Biases:
 
     @classmethod
     def of(cls, bias: Mapping[int, float]) -> "Biases":
-        """From a mapping of token ids to values."""
+        """Biases from a mapping of token ids to values."""
         return cls(np.array(list(bias), np.int64), np.array(list(bias.values()), np.float32))
 
     def add_to(self, row: Tensor) -> None:
@@ -93,7 +93,7 @@ class LogitsProcessor:
     While the answer has fewer than `min_tokens`, `early` applies instead of `biases`.
     """
 
-    instead: int  # the token to emit where no token is allowed
+    instead: int  # the token to emit if no token is allowed
     biases: Biases
     early: Biases  # `biases`, and bans of the end tokens
     allowed: Tensor | None = None  # the bitmask of `allowed_token_ids`, [words] int32
@@ -201,7 +201,7 @@ def process_logits(logits: Tensor, asked: Seq[ProcessedRow]) -> None:
 
 
 def force_end_token(one: ProcessedRow) -> int:
-    """The token to emit where no token is allowed.
+    """The token to emit if no token is allowed.
 
     The sequence fails if its grammar does not allow the answer to end there.
     """
@@ -238,7 +238,7 @@ def penalties_of(asked: Seq[ProcessedRow]) -> list[PenalisedRow]:
 def bitmask_for(asked: Seq[ProcessedRow], vocabulary: int) -> Tensor:
     """[rows, words] int32: the tokens that each row allows.
 
-    A grammar that cannot go on sets its sequence's `failure` to the reason.
+    A grammar that cannot continue sets its sequence's `failure` to the reason.
     """
     bits = empty_bitmask(len(asked), vocabulary)
     for index, one in enumerate(asked):

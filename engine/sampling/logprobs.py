@@ -1,7 +1,8 @@
 """Log-probabilities and ranks of tokens, in plain torch.
 
-They are of the model's logits before any logits processor, temperature or truncation. A
-token's rank is 1 plus the number of strictly likelier tokens; ties are ordered by token id.
+They are computed from the model's logits, before any logits processor, temperature or
+truncation. A token's rank is 1 plus the number of strictly likelier tokens; ties are ordered by
+token id.
 """
 
 from collections.abc import Sequence as Seq
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from engine.request import Logprob, Logprobs
 
-LEAST_LOGPROB = -9999.0  # instead of minus infinity, which no JSON can carry
+LEAST_LOGPROB = -9999.0  # instead of minus infinity, which JSON does not have
 
 
 def logprobs_of(logits: Tensor) -> Tensor:
-    """[rows, vocabulary] float32 to the same; a row does not depend on the others."""
+    """Logits [rows, vocabulary] float32 to log-probabilities; each row on its own."""
     return logits.log_softmax(1)
 
 
@@ -37,7 +38,7 @@ def top_logprobs(logprobs: Tensor, tokens: Seq[int], most: int) -> list[Logprobs
 
 
 def _best(logprobs: Tensor, most: int) -> Tensor:
-    """[rows, most] token ids, best first, the smaller id first where they tie."""
+    """[rows, most] token ids, best first; of tokens that tie, the smaller id first."""
     if most >= logprobs.shape[1]:
         return logprobs.sort(dim=1, descending=True, stable=True).indices
     values, ids = logprobs.topk(most + 1)

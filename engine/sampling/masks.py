@@ -19,7 +19,7 @@ WORD_BITS = 32
 BYTES = np.arange(256, dtype=np.uint8)[:, None]
 LOWEST = np.array([-np.inf, 0], np.float32)
 BYTE_FLOORS = torch.from_numpy(LOWEST[np.unpackbits(BYTES, axis=1, bitorder="little")])
-"""[256, 8] float32: what a byte of a mask adds to the logits of its tokens."""
+"""[256, 8] float32: what each byte value of a mask adds to the logits of its eight tokens."""
 
 
 class Matcher(Protocol):
@@ -31,7 +31,7 @@ class Matcher(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why the answer cannot go on by its grammar; only an end token is allowed then."""
+        """Why the answer cannot continue in its grammar; then only an end token is allowed."""
 
     @property
     def may_end(self) -> bool:
@@ -52,10 +52,10 @@ class MatcherFactory(Protocol):
     """Compiles grammars, and makes a matcher for each sequence that has one."""
 
     def ready(self, grammar: Grammar) -> bool:
-        """Whether `matcher` would return at once; if not, compiling begins or goes on."""
+        """Whether `matcher` would return at once; if not, compilation begins or continues."""
 
     def matcher(self, grammar: Grammar, ends: frozenset[int]) -> Matcher:
-        """A matcher at the start of an answer that the tokens `ends` end.
+        """A matcher at the start of an answer that ends with one of the tokens `ends`.
 
         Raises GrammarRefused. Waits for compilation if the grammar is not `ready`.
         """

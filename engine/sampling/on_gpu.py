@@ -1,4 +1,4 @@
-"""The sampler's torch path by Triton kernels, with one wait for the device.
+"""The sampler's work done by Triton kernels, with one wait for the device.
 
 One asynchronous copy from pinned memory brings all settings to the device: a few numbers for
 each row, bitmasks, and sparse lists of biases, bans and penalties. One copy brings back the
@@ -126,7 +126,7 @@ def _shape(logits: Tensor, parts: Seq[Tensor]) -> None:
 
 
 def _unprocessed(logits: Tensor, rows: SamplingInputs, asked: Tensor) -> tuple[Tensor, Tensor]:
-    """A table with the asking rows as the model gave them, and their indices in it."""
+    """A table with the asking rows' unprocessed logits, and their indices in it."""
     if {one.row for one in rows.shaped}.isdisjoint(rows.asking):
         return logits, asked
     places = torch.arange(len(asked), dtype=torch.int32, device=logits.device)

@@ -1,7 +1,7 @@
 """Repetition, frequency and presence penalties, and the token counts that they need.
 
-For a token's logit x, where the answer has the token `count` times: first, if it is in prompt
-or answer, x / repetition where x > 0, else x * repetition (Keskar et al., CTRL, 2019); then
+For the logit x of a token that occurs `count` times in the answer: first, if it is in prompt or
+answer, x / repetition if x > 0, else x * repetition (Keskar et al., CTRL, 2019); then
 x - frequency * count - presence * (count > 0). As vLLM and OpenAI define them.
 """
 
@@ -19,14 +19,14 @@ from engine.request import Sampling
 Ids = NDArray[np.int64]
 Counts = NDArray[np.float32]
 FIRST_CAPACITY = 64
-LARGEST_LOGIT = 1e30  # a tiny factor would make infinity, and that less infinity is no number
+LARGEST_LOGIT = 1e30  # a tiny factor would give infinity, and infinity - infinity is NaN
 
 
 class TokenCounts:
-    """The distinct tokens of one sequence, and how often each is in its answer.
+    """The distinct tokens of one sequence, and how often each occurs in its answer.
 
-    Adding a token has constant cost. `prompt` is empty unless there is a repetition penalty:
-    the others do not count prompt tokens.
+    Adding a token has constant cost. `prompt` is empty unless there is a repetition penalty,
+    because the others do not count prompt tokens.
     """
 
     def __init__(self, prompt: Iterable[int]) -> None:

@@ -8,7 +8,7 @@ from engine.api import Scored
 from engine.sampling.logprobs import logprobs_of, top_logprobs
 from engine.scheduling.scheduler import Chunk
 
-ROWS_AT_ONCE = 64  # logits of a whole chunk, over a large vocabulary, would fill gigabytes
+ROWS_AT_ONCE = 64  # with a large vocabulary, a whole chunk's logits would take gigabytes
 
 
 def record_prompt_logprobs(

@@ -45,7 +45,7 @@ from engine.scheduling.sequence import Sequence
 
 SMALLEST_TEMPERATURE = 1e-5
 GumbelArgmax: TypeAlias = Callable[[Tensor, Tensor], list[int]]
-"""Logits [rows, vocabulary], which may change, and noise keys [rows, 2] to tokens."""
+"""Logits [rows, vocabulary], which may be modified, and noise keys [rows, 2] to tokens."""
 
 
 class SamplerRow(NamedTuple):
@@ -95,7 +95,7 @@ class Sampler:
         if seq.request.sampling.grammar is not None:
             if self.grammars is None:
                 raise UnusableSampling(f"{seq.request_id}: grammar: this engine knows none")
-            self._processor_of(seq)  # raises here, not in the middle of a batch
+            self._processor_of(seq)  # raises here and not in the middle of a batch
 
     def sample(self, logits: Tensor, draws: Seq[SamplerRow]) -> SamplerOutput:
         """One token for each row of `logits` [rows, vocabulary] float32, which may change."""
@@ -103,7 +103,7 @@ class Sampler:
         asking = [row for row, one in enumerate(samplings) if one.logprobs is not None]
         shaped = self.processed_rows(enumerate(draws))
         if self.kernels or logits.is_cuda:
-            from engine.sampling.on_gpu import SamplingInputs, sample_on_gpu  # wants Triton
+            from engine.sampling.on_gpu import SamplingInputs, sample_on_gpu  # needs Triton
 
             temperatures = [
                 one.temperature if one.temperature > SMALLEST_TEMPERATURE else 0.0
@@ -124,7 +124,7 @@ class Sampler:
         return SamplerOutput(tokens, _told(noted, asking, most, tokens))
 
     def processed_rows(self, draws: Iterable[tuple[int, SamplerRow]]) -> list[ProcessedRow]:
-        """Those of the rows whose logits have to be processed."""
+        """The rows whose logits must be processed."""
         return [
             ProcessedRow(row, draw.seq, draw.drafted, self._processor_of(draw.seq))
             for row, draw in draws
@@ -172,7 +172,7 @@ def _choose(
 def _drawn(
     logits: Tensor, draws: Seq[SamplerRow], samplings: Seq[Sampling], argmax: GumbelArgmax
 ) -> list[int]:
-    """Apply temperature in place, truncate, and take the largest logit with its noise."""
+    """Apply temperature in place, truncate, add noise, and take the largest logit."""
     temperatures = [min(one.temperature, LARGEST_TEMPERATURE) for one in samplings]
     logits.div_(torch.tensor(temperatures, device=logits.device).unsqueeze(1))
     keys = torch.tensor(_noise_keys(draws, samplings), device=logits.device)
@@ -231,7 +231,7 @@ def _argmax(scores: Tensor) -> Tensor:
 
 
 def _replace_dead_ends(logits: Tensor, tokens: list[int], shaped: Seq[ProcessedRow]) -> None:
-    """Force an end token where no token is left; only processed rows can have lost all."""
+    """Force an end token in rows without an allowed token; only processed rows can be so."""
     if not shaped:
         return
     rows = [one.row for one in shaped]
@@ -244,7 +244,7 @@ def _replace_dead_ends(logits: Tensor, tokens: list[int], shaped: Seq[ProcessedR
 def _told(
     noted: Tensor, asking: Seq[int], most: Seq[int], tokens: Seq[int]
 ) -> dict[int, Logprobs]:
-    """By row, its log-probabilities; rows that want equally many go together."""
+    """Log-probabilities by row; rows that want equally many are computed together."""
     told = dict[int, Logprobs]()
     for count in set(most):
         some = [index for index, one in enumerate(most) if one == count]

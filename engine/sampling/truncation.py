@@ -1,8 +1,8 @@
-"""Which of a row's tokens are left to draw from: min-p, then top-k, then top-p.
+"""Which of a row's tokens are left to sample from: min-p, then top-k, then top-p.
 
-Tokens that tie with the last one kept are kept too: which of them counts must not depend on
-a sort. Sorting a vocabulary is most of the work, and what is kept is mostly few: so the
-likeliest are looked at first, and more only in those rows where that leaves a doubt.
+Tokens that tie with the last one kept are kept too, so that the result does not depend on the
+order of a sort. Sorting a vocabulary is most of the work, and mostly few tokens are kept, so
+the most likely tokens are examined first, and more only in rows that need it.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from torch import Tensor
 from engine.request import Sampling
 
 PREFIX, LONGER = 128, 4096
-WORTH_IT = 4  # where the vocabulary is more than so many times larger
+WORTH_IT = 4  # if the vocabulary is more than this many times larger
 
 
 class Kept(NamedTuple):
-    """Some rows and what is left of them: `logits` are minus infinity where they were cut.
+    """Some truncated rows: `logits` of tokens that are not kept are minus infinity.
 
     `ids` [rows, n] are their tokens.
     """
@@ -31,12 +31,15 @@ class Kept(NamedTuple):
 
 
 def truncates(sampling: Sampling) -> bool:
-    """Whether anything is cut at all."""
+    """Whether the request truncates at all."""
     return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
 def truncate(logits: Tensor, samplings: Seq[Sampling]) -> Iterator[Kept]:
-    """Each row of `logits` [rows, vocabulary] float32 once; which way follows from it alone."""
+    """Truncate `logits` [rows, vocabulary] float32; yields each row once.
+
+    How a row is computed depends on that row alone.
+    """
     vocabulary = logits.shape[1]
     length = PREFIX if vocabulary > PREFIX * WORTH_IT else vocabulary
     ranked, ids = logits.topk(length)
@@ -45,7 +48,7 @@ def truncate(logits: Tensor, samplings: Seq[Sampling]) -> Iterator[Kept]:
     if few := [row for row, within in enumerate(inside) if within]:
         kept = ranked[few].masked_fill(ranked[few] < floors[few], -torch.inf)
         yield Kept(few, ids[few], kept)
-    for row, within in enumerate(inside):  # singly: one row stays in the cache
+    for row, within in enumerate(inside):  # one by one, so that a row stays in the cache
         if not within:
             part, floor = logits[row : row + 1], floors[row : row + 1]
             if not _is_exact(samplings[row], length, vocabulary):
@@ -55,7 +58,7 @@ def truncate(logits: Tensor, samplings: Seq[Sampling]) -> Iterator[Kept]:
 
 
 def _exact_floor(row: Tensor, sampling: Sampling) -> Tensor:
-    """Of [1, vocabulary] logits, as [1, 1]; mostly it is found among the LONGER likeliest."""
+    """[1, 1]: the smallest logit kept of [1, vocabulary]; mostly among the LONGER likeliest."""
     if row.shape[1] > LONGER * WORTH_IT:
         ranked = _ranked(row, LONGER)
         floor = _floors(row, ranked, [sampling])
@@ -65,7 +68,7 @@ def _exact_floor(row: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _is_exact(sampling: Sampling, length: int, vocabulary: int) -> bool:
-    """Whether the largest `length` logits tell the floor, wherever it is."""
+    """Whether the largest `length` logits determine the floor in any case."""
     return length == vocabulary or (sampling.top_p >= 1 and sampling.top_k <= length)
 
 
@@ -78,7 +81,7 @@ def _ranked(logits: Tensor, count: int) -> Tensor:
 
 
 def _floors(logits: Tensor, ranked: Tensor, samplings: Seq[Sampling]) -> Tensor:
-    """[rows, 1]: the smallest logit kept; exact where it is above the last of `ranked`.
+    """[rows, 1]: the smallest logit kept; exact if it is above the last of `ranked`.
 
     `ranked` [rows, n] are the largest of each row, best first.
     """
@@ -100,19 +103,19 @@ def _floors(logits: Tensor, ranked: Tensor, samplings: Seq[Sampling]) -> Tensor:
 
 
 def _nucleus(logits: Tensor, ranked: Tensor, floors: Tensor, mass: Tensor) -> Tensor:
-    """[rows, 1]: the last of the smallest set that reaches `mass` of what `floors` leave."""
+    """[rows, 1]: the last of the smallest set with at least `mass` of what `floors` keep."""
     rows = zip(logits.split(1), floors.split(1), strict=True)
     first = torch.cat([_share_of_best(row, floor) for row, floor in rows])
     probabilities = (ranked - ranked[:, :1]).exp_() * first
-    before = probabilities.cumsum(1) - probabilities  # the mass of what ranks higher
+    before = probabilities.cumsum(1) - probabilities  # the mass of higher-ranked tokens
     count = (before < mass).sum(1, keepdim=True).clamp(min=1)
     return ranked.gather(1, count - 1)
 
 
 def _share_of_best(row: Tensor, floor: Tensor) -> Tensor:
-    """[1, 1]: the likeliest's probability in what `floor` [1, 1] leaves of [1, vocabulary].
+    """[1, 1]: the likeliest token's probability among those that `floor` [1, 1] keeps.
 
-    Of one row, which stays in the cache.
+    For one row [1, vocabulary], which stays in the cache.
     """
     if floor.item() > -torch.inf:
         row = row.masked_fill(row < floor, -torch.inf)

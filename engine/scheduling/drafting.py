@@ -1,8 +1,8 @@
 """Draft tokens for speculative decoding, found in the sequence itself: prompt lookup.
 
-Where the last few tokens stood before, what followed them there may follow again (Saxena,
-"Prompt Lookup Decoding", 2023). Drafts cost computing where they are wrong and change no token,
-so a sequence drafts more where it was right and less where it was not. Torch-free.
+If the last few tokens occurred earlier, what followed them there may follow again (Saxena,
+"Prompt Lookup Decoding", 2023). A wrong draft costs computation but never changes a token, so
+a sequence drafts more after drafts that were right, and less after wrong ones. Torch-free.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from typing import Protocol
 from engine.scheduling.sequence import Sequence
 from engine.settings import SpeculativeConfig
 
-CANDIDATES = 8  # places with the same last tokens that are compared further
+CANDIDATES = 8  # earlier occurrences of the last tokens that are compared further
 FIRST_LENGTH = 2
-PATIENCE = 2  # drafts in a row of which nothing came true, before drafting rests
+PATIENCE = 2  # drafts in a row with no token accepted, before drafting rests
 LONGEST_REST = 8  # 2 to this power of tokens
 
 
@@ -21,7 +21,7 @@ class Drafter(Protocol):
     """Proposes draft tokens."""
 
     def draft(self, seq: Sequence, most: int) -> list[int]:
-        """Tokens that may follow those of `seq`, at most so many; empty: no match."""
+        """At most `most` tokens that may follow those of `seq`; empty if nothing matches."""
 
     def record_acceptance(self, seq: Sequence, drafted: int, accepted: int) -> None:
         """Learn how many of the last draft's tokens were accepted."""
@@ -29,10 +29,10 @@ class Drafter(Protocol):
 
 @dataclass(slots=True)
 class NgramIndex:
-    """Where each `n` tokens of one sequence stood, the latest place first.
+    """The places at which each `n`-gram of one sequence occurs, the latest first.
 
-    A place is how many tokens there are up to the end of them. Every token is taken in once,
-    at a cost that does not depend on how many there are.
+    A place is the number of tokens up to the n-gram's end. Each token is indexed once, at a
+    cost that does not depend on the sequence's length.
     """
 
     n: int
@@ -40,7 +40,7 @@ class NgramIndex:
     _earlier: list[int] = field(default_factory=list)
 
     def add_tokens(self, tokens: list[int]) -> None:
-        """Index every place that a token follows."""
+        """Index every new place that is followed by a token."""
         n, last, earlier = self.n, self._last, self._earlier
         for place in range(len(earlier), len(tokens)):
             key = tuple(tokens[place - n : place]) if place >= n else ()
@@ -48,7 +48,9 @@ class NgramIndex:
             last[key] = place
 
     def find(self, tokens: list[int], longest: int) -> int | None:
-        """The latest of the places whose last tokens are most like those at the end."""
+        """The place whose preceding tokens match the sequence's end for longest; the latest of
+        several, and None if there is none.
+        """
         place = self._last.get(tuple(tokens[-self.n :]), 0)
         best, most = None, 0
         for _ in range(CANDIDATES):
@@ -63,7 +65,7 @@ class NgramIndex:
         return best
 
     def _alike(self, tokens: list[int], place: int, longest: int) -> int:
-        """How many tokens before `place` are those at the end; at least `n`."""
+        """How many tokens before `place` equal those at the sequence's end; at least `n`."""
         alike, end = self.n, len(tokens)
         while (
             alike < min(longest, place) and tokens[place - alike - 1] == tokens[end - alike - 1]
@@ -74,7 +76,7 @@ class NgramIndex:
 
 @dataclass(slots=True)
 class _Record:
-    """How well drafts do for one sequence: `length` of the next, none before `rests_until`."""
+    """One sequence's drafts: the next one's `length`; none before `rests_until` tokens."""
 
     index: NgramIndex
     length: int = FIRST_LENGTH
@@ -86,15 +88,16 @@ class _Record:
 class NgramDrafter:
     """Drafts are continuations of the longest match of the last `prompt_lookup_max` tokens.
 
-    A match of fewer than `prompt_lookup_min` is none. The length of drafts doubles where all of
-    one came true, and is one more than what did otherwise; after `PATIENCE` drafts for nothing
-    the sequence rests, each time twice as long, until one comes true again.
+    A match shorter than `prompt_lookup_min` does not count. If all of a draft was accepted, the
+    next is twice as long; if a part was, one longer than that part; if nothing was, half as
+    long. From `PATIENCE` drafts in a row without success on, the sequence does not draft for a
+    number of tokens that doubles each time, until a draft succeeds again.
     """
 
     config: SpeculativeConfig
 
     def draft(self, seq: Sequence, most: int) -> list[int]:
-        """Where the match runs into the end, it is taken to go on in circles."""
+        """See Drafter. A match that reaches the sequence's end is assumed to repeat itself."""
         record, tokens = self._record(seq), seq.tokens
         if len(tokens) < record.rests_until:
             return []

@@ -1,11 +1,11 @@
-"""Blocks held for sharing prefix caches between nodes: lent to one, or filled from one.
+"""Blocks held while nodes share prefix caches: lent to another node, or filled from one.
 
 lend ──── another node reads ─────────▶ give_back
 borrow ── its KV is copied in ────────▶ keep        they are in our prefix cache from now on
                                     └─▶ give_back   the copy failed: they are free again
 
-No sequence runs on them and they take no seat. They never come out of what the watermark keeps
-free for answers that grow, so no request here is preempted for them.
+Loans belong to no sequence and take no seat. They never use blocks that the watermark keeps
+free for growing answers, so no request here is preempted for them.
 """
 
 from collections.abc import Sequence as Seq
@@ -29,9 +29,9 @@ class BlockLoans:
     _loans: dict[str, _Loan] = field(default_factory=dict)
 
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
-        """Hold the blocks of the first of these keys, as many as are known and can be spared.
+        """Hold the blocks of the leading keys, as many as are cached and can be spared.
 
-        Without any there is no loan. A name that is in use is an error.
+        If there are none, there is no loan. A name that is in use is an error.
         """
         pinned = self.sequences.kv.pin(keys, self._spare)
         if pinned:
@@ -39,9 +39,9 @@ class BlockLoans:
         return pinned
 
     def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
-        """New blocks for all keys but the first `have`, whose own are held as well.
+        """New blocks for all keys after the first `have`, whose blocks are held as well.
 
-        None, and no loan, if there is no room, or if these are not here any more.
+        None, and no loan, if there is no room, or if the first `have` are no longer cached.
         """
         kv, missing = self.sequences.kv, len(keys) - have
         pinned = kv.pin(keys[:have], self._spare)

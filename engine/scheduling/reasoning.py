@@ -1,10 +1,10 @@
-"""Where an answer's grammar begins when reasoning comes first: found token by token.
+"""Where an answer's grammar begins if reasoning comes first, found token by token.
 
     Hm . </think> { "a" : 1 }      <think> Hm . </think> { "a" : 1 }      { "a" : 1 }
                   ─────────────                          ─────────────    ─────────────
     without `opens`                with `opens`                           with `opens`
 
-It follows from the tokens of the answer alone, so any node finds the same place.
+It depends only on the tokens of the answer, so every node finds the same place.
 """
 
 from collections.abc import Iterable
@@ -19,16 +19,16 @@ from engine.request import ReasoningMarks
 class ReasoningTracker:
     """Follows one answer through its reasoning. `in_reasoning`: the grammar does not bind yet.
 
-    `grammar_start` is how many tokens come before the grammar's first; None until known.
-    `num_tokens` is how many were followed so far.
+    `grammar_start` is the number of tokens before the grammar's first; None until known.
+    `num_tokens` is the number of tokens followed so far.
     """
 
     marks: ReasoningMarks
     in_reasoning: bool = field(init=False)
     grammar_start: int | None = None
     num_tokens: int = 0
-    _last: tuple[int, ...] = ()  # the tokens that may become a mark
-    _longest: int = field(init=False)  # of the marks that close
+    _last: tuple[int, ...] = ()  # the last tokens, which may become a mark
+    _longest: int = field(init=False)  # length of the longest closing mark
 
     def __post_init__(self) -> None:
         self.in_reasoning = not self.marks.opens
@@ -36,21 +36,23 @@ class ReasoningTracker:
 
     @property
     def next_mark_tokens(self) -> frozenset[int]:
-        """Tokens that begin an opening mark, or continue the one that has begun."""
+        """Tokens that begin an opening mark, or continue one that has begun."""
         said = len(self._last)
         return frozenset(one[said] for one in self.marks.opens if one[:said] == self._last)
 
     @property
     def in_opening_mark(self) -> bool:
-        """Whether the answer is inside an opening mark: begun, and not complete."""
+        """Whether the answer has begun an opening mark and not completed it."""
         return bool(self._last) and not self.in_reasoning and self.grammar_start is None
 
     def advance(self, tokens: Iterable[int]) -> list[int]:
-        """Follow new tokens; returns those of the grammar, with any that only seemed a mark."""
+        """Follow new tokens; returns those that belong to the grammar, including earlier ones
+        that turned out not to be a mark.
+        """
         return [mine for token in tokens for mine in self._advance(token)]
 
     def after(self, drafted: Seq[int]) -> "tuple[ReasoningTracker, list[int]]":
-        """A copy advanced by draft tokens, and those of them that are the grammar's."""
+        """A copy advanced by draft tokens, and those of them that belong to the grammar."""
         ahead = copy(self) if drafted else self
         return ahead, ahead.advance(drafted)
 

@@ -16,7 +16,7 @@ from engine.scheduling.watermark import Watermark
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much fits in one batch, and how long a sequence may get."""
+    """The sizes of the largest batch and of the longest sequence."""
 
     max_tokens: int
     max_sequences: int
@@ -29,10 +29,10 @@ class SequenceManager:
     and `parked`.
 
     A running or reserved sequence has a seat and blocks for all its tokens; a parked one has
-    only the blocks. Answers grow, so some blocks stay free for them (`watermark`). When those
+    only the blocks. Answers grow, so some blocks are kept free for them (`watermark`). If those
     do not suffice, the running sequence last in rank is preempted: the least urgent, and among
-    equals the newest. A sequence that will park is never preempted: a decode node may be
-    reading its blocks.
+    equals the newest. A sequence that will park is never preempted, because a decode node may
+    be reading its blocks.
     """
 
     kv: KvManager
@@ -45,15 +45,15 @@ class SequenceManager:
     parked: dict[RequestId, Sequence] = field(default_factory=dict)
     known: dict[RequestId, Sequence] = field(default_factory=dict)
     preemptions: int = 0
-    loans: int = 0  # how many loans of blocks to other nodes are open, see lending.py
+    loans: int = 0  # how many loans of blocks are open, see lending.py
     _arrivals: int = 0
-    _growing: int = 0  # blocks that sequences with a seat may still come to need
+    _growing: int = 0  # blocks that sequences with a seat may still grow into
     _frees: int = 0  # how often a seat or blocks were given back
 
     def set_arrival(self, seq: Sequence) -> None:
         """Number it in the order of arrival; a reservation keeps the number of its first try.
 
-        Raises RequestTooLong for what never fits.
+        Raises RequestTooLong if it can never fit.
         """
         if not seq.arrival:
             seq.longest = self._longest(seq)
@@ -61,7 +61,7 @@ class SequenceManager:
             seq.arrival = self._arrivals
 
     def register(self, seq: Sequence) -> None:
-        """Make it known by its request id; raises ValueError for an id that is in use."""
+        """Register it by its request id; raises ValueError for an id that is in use."""
         if seq.request_id in self.known:
             raise ValueError(f"request {seq.request_id} is here already")
         self.known[seq.request_id] = seq
@@ -69,9 +69,9 @@ class SequenceManager:
     def admit(self, seq: Sequence) -> bool:
         """Take blocks for all its tokens; False, and no change, if no seat or blocks are free.
 
-        Less urgent sequences are preempted if that is enough. A sequence that was refused is
-        refused again, without a look, until something is freed: a look costs as much as
-        hashing the prompt.
+        Less urgent sequences are preempted if that frees enough. A sequence that was refused is
+        refused again without a check until something is freed, because a check costs as much
+        as hashing the prompt.
         """
         if seq.refused_at == self._frees:
             return False
@@ -87,10 +87,11 @@ class SequenceManager:
         return True
 
     def start_fetch(self, seq: Sequence) -> bool:
-        """Start to read its KV from disk, if some is there and the sequence would fit now.
+        """Start to read its KV from disk, if there is any and the sequence would fit now.
 
-        True: it left the waiting queue for `fetching`, where it holds neither seat nor blocks.
-        This is tried once: what host memory evicts again before admission is computed.
+        True: it has moved from the waiting queue to `fetching`, where it holds neither seat nor
+        blocks. This is tried once: KV that host memory evicts again before the sequence is
+        admitted is computed instead.
         """
         if not self.kv.has_disk or seq.fetched or seq.refused_at == self._frees:
             return False
@@ -104,7 +105,7 @@ class SequenceManager:
         return begun
 
     def requeue_fetched(self) -> None:
-        """Move fetching sequences whose KV came, or took too long, back to the queue."""
+        """Move sequences back to the queue whose KV has arrived from disk, or took too long."""
         for request_id in self.kv.take_fetched():
             seq = self.fetching.pop(request_id, None)
             if seq is not None:
@@ -112,13 +113,13 @@ class SequenceManager:
                 self.waiting.push(seq)
 
     def run(self, seq: Sequence) -> None:
-        """Make it running; it was admitted, or reserved."""
+        """Make an admitted or reserved sequence running."""
         self.reserved.pop(seq.request_id, None)
         seq.state = SequenceState.RUNNING
         self.running[seq.request_id] = seq
 
     def reserve(self, seq: Sequence) -> None:
-        """Make it reserved, until its KV has been transferred; it was admitted."""
+        """Make an admitted sequence reserved, until its KV has been transferred."""
         seq.state = SequenceState.RESERVED
         self.reserved[seq.request_id] = seq
 
@@ -174,22 +175,22 @@ class SequenceManager:
             self._free_seat(seq)
 
     def note_freed_blocks(self) -> None:
-        """Note that a loan was returned: sequences that were refused may be looked at again."""
+        """Note that a loan ended, so that refused sequences are checked again."""
         self._frees += 1
 
     @property
     def kept_free(self) -> int:
-        """Blocks that are to be spent on nothing but the growth of answers."""
+        """How many blocks are kept free for growing answers."""
         return self.watermark.margin(self._growing)
 
     def check_idle(self) -> None:
-        """Raise if no sequence is known and blocks are held all the same; cheap."""
+        """Raise if blocks are held although there are no sequences and no loans; cheap."""
         if not self.known and not self.loans:
             self.kv.check_idle()
             assert self._growing == 0, f"{self._growing} blocks are wanted by nobody"
 
     def _longest(self, seq: Sequence) -> int:
-        """The most tokens that may need KV; the last one of an answer never does."""
+        """The most tokens that may need KV; an answer's last token never does."""
         answer = 0 if seq.parks or seq.pooling else seq.request.sampling.max_tokens
         longest = max(len(seq.request.prompt) + answer, len(seq.tokens))
         most, room = self.limits.max_model_len, self.kv.num_blocks * self.kv.block_size
@@ -213,9 +214,9 @@ class SequenceManager:
         return self.kv.blocks_for(seq.longest) - len(seq.blocks)
 
     def _fits(self, seq: Sequence, *, free: int = 0, growing: int = 0, seats: int = 0) -> bool:
-        """Whether it could be admitted, if `free` blocks and `seats` seats were given up first.
+        """Whether it could be admitted if `free` blocks and `seats` seats were freed first.
 
-        `growing` is how many blocks fewer the other answers could then still come to need.
+        `growing` is by how many blocks that would reduce the possible growth of other answers.
         """
         seats_taken = len(self.running) + len(self.reserved) - seats
         has_seat = seats_taken < self.limits.max_sequences
@@ -224,8 +225,8 @@ class SequenceManager:
     def _blocks_needed(self, seq: Sequence, growing: int) -> int:
         """Free blocks that admission needs: for its tokens, for the next one, and a margin.
 
-        The margin is the watermark's part of all that it and the others may grow. Where nobody
-        else grows there is none: once admitted, it can always take what is left.
+        The margin is the watermark's share of all blocks that it and the others may grow into.
+        If no other sequence grows there is no margin: it can always take what is left.
         """
         prompt_blocks = self.kv.blocks_for(len(seq.tokens))
         next_token = self.kv.blocks_for(min(len(seq.tokens) + 1, seq.longest)) - prompt_blocks

@@ -9,12 +9,12 @@ from engine.scheduling.sequence_manager import SequenceManager
 
 @dataclass(slots=True)
 class TokenBudget:
-    """Half of `tokens_left`, or more, goes to the first in rank, the rest to short prompts.
+    """At least half of `tokens_left` goes to the first in rank, the rest to short prompts.
 
     So a long prompt does not hold up short ones, and no number of short ones starves a long
-    one. Waiting sequences take part as soon as they can be admitted. When one cannot, none
-    behind it is admitted: what comes free is for the first. Nor is any behind `blocked_rank`,
-    the rank of a reservation that was refused.
+    one. Waiting sequences take part as soon as they can be admitted. If one cannot, none behind
+    it is admitted, so that freed blocks go to the first; nor is any behind `blocked_rank`, the
+    rank of a reservation that was refused.
     """
 
     sequences: SequenceManager
@@ -43,7 +43,9 @@ class TokenBudget:
             self._grant(first, self.tokens_left - self.tokens_left // 2)
 
     def _next(self, under_way: list[Sequence]) -> Sequence | None:
-        """The shortest prompt of all, if it can be admitted, or else of those under way."""
+        """The shortest prompt of all, if it is running or can be admitted, else the shortest of
+        those under way.
+        """
         new = self._shortest_new()
         is_next = new and (not under_way or new.by_length < self._by_need(under_way[-1]))
         if new and is_next and self._admit(new):
@@ -51,7 +53,7 @@ class TokenBudget:
         return under_way.pop() if under_way else None
 
     def _by_need(self, seq: Sequence) -> tuple[int, int, int]:
-        """Its rank by length once this batch has run: prompts that it completes come first."""
+        """Sort key: its length after this batch; prompts that this batch completes go first."""
         priority, pending, place = seq.by_length
         return priority, pending - self.granted.get(seq, 0), place
 
@@ -62,7 +64,9 @@ class TokenBudget:
         return self._ready(lambda: line.first)
 
     def _ready(self, pick: Callable[[], Sequence | None]) -> Sequence | None:
-        """What `pick` finds, once sequences whose KV is read from disk have left the queue."""
+        """The sequence that `pick` finds, after those that must read KV from disk first have
+        left the queue.
+        """
         if not self.admitting:
             return None
         while (seq := pick()) and self.sequences.start_fetch(seq):
@@ -87,7 +91,7 @@ class TokenBudget:
         return True
 
     def _grant(self, seq: Sequence, most: int) -> None:
-        """Give it some of the budget, unless it was preempted."""
+        """Give it at most `most` tokens of the budget, unless it was preempted."""
         if seq.state is SequenceState.RUNNING:
             has = self.granted.get(seq, 0)
             more = min(most, seq.pending - has)

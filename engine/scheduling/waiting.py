@@ -1,10 +1,10 @@
 """The waiting queue: finds the first in rank and the shortest, each in logarithmic time.
 
-A sequence with the same prompt as one that is queued or running (its leader) stands aside
-until the leader's blocks are in the prefix cache: `n` choices compute their prompt once.
+A sequence with the same prompt as one that is queued or running (its leader) is set aside
+until the leader's blocks are in the prefix cache, so `n` choices compute their prompt once.
 
 There are two heaps over the same sequences. Removing a sequence leaves its entries in them;
-an entry is stale when its number is no longer the sequence's. When most entries are stale both
+an entry is stale if its number is no longer the sequence's. When most entries are stale both
 heaps are rebuilt, so a call costs O(log n), amortized.
 """
 
@@ -38,19 +38,19 @@ class WaitingQueue:
 
     @property
     def first(self) -> Sequence | None:
-        """The most urgent, and of those the one that came first."""
+        """The most urgent sequence, the earliest among equals."""
         return self._top(self._by_rank)
 
     @property
     def shortest(self) -> Sequence | None:
-        """The shortest of the most urgent."""
+        """The shortest sequence among the most urgent."""
         return self._top(self._by_length)
 
     def push(self, seq: Sequence, prefix: bytes | None = None) -> None:
         """Queue a sequence; its rank and length must not change while it waits.
 
         `prefix` is the key of the last block that it could share with equal prompts. The first
-        sequence with it leads; later ones stand aside until `release_followers`.
+        sequence with that key leads; later ones are set aside until `release_followers`.
         """
         leader = self._leaders.setdefault(prefix, seq) if prefix else seq
         if prefix and leader is not seq and leader.rank < seq.rank:
@@ -63,7 +63,7 @@ class WaitingQueue:
         self._enqueue(seq)
 
     def release_followers(self, seq: Sequence) -> None:
-        """The leader's blocks are cached, or it is gone: queue those that stood aside."""
+        """The leader's blocks are cached, or it is gone: queue what was set aside for it."""
         prefix, seq.leads = seq.leads, None
         if prefix is None:
             return
@@ -81,12 +81,12 @@ class WaitingQueue:
         heappush(self._by_length, (seq.by_length, number, seq))
 
     def remove(self, seq: Sequence) -> None:
-        """Take it out of the queue; one that is not in it is an error."""
+        """Take a sequence out of the queue; one that is not in it is an error."""
         del self._present[seq.request_id]
         if seq.follows is not None:
             self._aside[seq.follows].remove(seq)
             seq.follows = None
-        if not self._present:  # what is stale must not keep sequences alive
+        if not self._present:  # stale entries must not keep sequences alive
             self._by_rank.clear()
             self._by_length.clear()
 

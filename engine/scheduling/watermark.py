@@ -10,12 +10,12 @@ LEAST_WEIGHT = 1 / 32
 
 @dataclass(slots=True)
 class Watermark:
-    """The `share` of what answers may still grow that is kept free: 0 nothing, 1 all of it.
+    """The `share` of the answers' possible growth that is kept free, from 0 to 1.
 
-    An answer that finishes teaches a quarter of the part of its `max_tokens` that it used:
-    while some answers grow, others finish and free their blocks. A preemption for want of a
-    block teaches 1. The share is the running mean of these, over about the last 32. With
-    `learns` False it stays as it is.
+    The share is a running mean over about the last 32 samples. An answer that finishes gives a
+    sample of a quarter of the part of its `max_tokens` that it used, because while some answers
+    grow, others finish and free their blocks. A preemption for want of a block gives a sample
+    of 1. With `learns` False the share does not change.
     """
 
     share: float = FIRST_GUESS

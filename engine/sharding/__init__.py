@@ -1,1 +1,1 @@
-"""Tensor parallelism: what part of a model each rank has, and their collectives."""
+"""Tensor parallelism: which part of a model each rank has, and the ranks' collectives."""

@@ -1,7 +1,7 @@
 """Collectives between ranks within a step (all-reduce and the like), over torch.distributed.
 
-gloo on CPUs, NCCL on CUDA devices, by the same calls. The group is an object that is handed to
-the layers that need it; torch's own default group, which a process has one of, is not touched.
+The same calls use gloo on CPUs and NCCL on CUDA devices. The group is an object that is passed
+to the layers that need it; torch's global default group is not used.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from torch._C._distributed_c10d import (  # torch.distributed gives them no type
 from engine.errors import EngineError, RankLost
 from engine.sharding.shard import Shard
 
-LOADING_S = 1800.0  # that ranks wait for one another while they load
-STALL_S = 15.0  # a rank that is so late in a step is given up, and the others end
+LOADING_S = 1800.0  # how long ranks wait for one another while they load
+STALL_S = 15.0  # a rank that is this late in a step is considered lost, and the others end
 LOOPBACK = "127.0.0.1"
 
 
@@ -31,9 +31,9 @@ class RankGroup:
     """Collectives over all ranks: each rank makes the same calls in the same order.
 
     A call raises RankLost once another rank is gone, or late: by LOADING_S at first, by STALL_S
-    after `set_stall_timeout`. On a device a call is launched behind earlier work, also into a
-    CUDA graph; a late rank is then seen by NCCL's own thread, which ends the process.
-    `calls` is a dist.ProcessGroup over `backend`, to which torch gives no types.
+    after `set_stall_timeout`. On a device a call is launched behind earlier work, and can be
+    captured in a CUDA graph; there NCCL's own thread detects a late rank, and ends the process.
+    `calls` is a dist.ProcessGroup over `backend`, for which torch has no types.
     """
 
     shard: Shard
@@ -80,7 +80,7 @@ class RankGroup:
         """Gather [rows, our part of `count` columns] into [rows, count], on every rank."""
         ranks = [Shard(rank, self.shard.size) for rank in range(self.shard.size)]
         widths = [len(rank.part(count)) for rank in ranks]
-        part = F.pad(part, (0, max(widths) - part.shape[1])).contiguous()  # all of one size
+        part = F.pad(part, (0, max(widths) - part.shape[1])).contiguous()  # equal sizes
         found = part.new_empty(len(ranks) * part.shape[0], part.shape[1])
         _end(self.calls._allgather_base, found, part, _in_line(AllgatherOptions()))
         each = found.view(len(ranks), *part.shape)
@@ -88,13 +88,13 @@ class RankGroup:
 
 
 def _in_line(options: Any) -> Any:  # noqa: ANN401  torch has no type for all of them
-    """On the stream that all else is on."""
+    """Options with which NCCL runs on the stream of all other work."""
     options.asyncOp = False
     return options
 
 
 def _end(call: Callable[..., Any], *told: object) -> None:
-    """Begin it with the others, and wait until it is done, or launched on a device."""
+    """Begin a collective, and wait until it is done, or launched on a device."""
     try:
         call(*told).wait()
     except RuntimeError as error:
@@ -103,7 +103,7 @@ def _end(call: Callable[..., Any], *told: object) -> None:
 
 
 def _gloo(store: TCPStore, shard: Shard, stall: timedelta) -> object:
-    """Over the loopback: all ranks are on one machine."""
+    """gloo over the loopback interface: all ranks are on one machine."""
     make: Any = dist.ProcessGroupGloo
     options = make._Options()
     options._devices = [make.create_device(hostname=LOOPBACK)]
@@ -112,7 +112,7 @@ def _gloo(store: TCPStore, shard: Shard, stall: timedelta) -> object:
 
 
 def _nccl(store: TCPStore, shard: Shard, stall: timedelta) -> object:
-    """Not there in a torch that was built for CPUs."""
+    """NCCL, which a torch built for CPUs does not have."""
     if not dist.is_nccl_available():
         raise EngineError("--tensor-parallel-size on a CUDA device needs a torch with NCCL")
     make: Any = dist.ProcessGroupNCCL

@@ -1,4 +1,4 @@
-"""Which part of heads, rows or experts each tensor-parallel rank has. Pure arithmetic."""
+"""The part of heads, rows or experts that each tensor-parallel rank has. Pure arithmetic."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ class Shard:
     size: int
 
     def part(self, count: int) -> range:
-        """Which of `count` are ours; where they do not divide, some ranks have one more."""
+        """This rank's part of `count`; if that does not divide evenly, some have one more."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def heads(self, count: int) -> range:
-        """Which KV heads are ours; of fewer than there are ranks, several have the same one.
+        """This rank's KV heads; with fewer heads than ranks, several ranks have the same one.
 
-        The other half of kv_transfer's KvLayout.heads_of, which has to say the same.
+        Must agree with KvLayout.heads_of in kv_transfer.
         """
         if self.size <= count:
             return self.part(count)
@@ -26,6 +26,6 @@ class Shard:
 
 
 def divides_evenly(count: int, size: int) -> bool:
-    """Whether so many KV heads go to so many ranks: one number divides the other."""
+    """Whether `count` KV heads fit `size` ranks: one number divides the other."""
     small, large = sorted((count, size))
     return large % small == 0

@@ -2,29 +2,29 @@
 
 While a step runs on the device, the host reads the tokens of the step before, records and
 reports them, and schedules. The device never waits for that: its next step is queued behind
-the one that runs, and takes its input tokens from where that one leaves them. A step launched
-ahead is a guess at what the scheduler will choose. The guess is right but for sequences that
-have finished, whose rows are ignored, and for new ones, which join one step later.
+the running one, and takes its input tokens from where that one leaves them. A step launched
+ahead is a guess at what the scheduler will choose. The guess is right except for sequences
+that have finished, whose rows are ignored, and new ones, which join one step later.
 
     device   |  step 7      |  step 8      |  step 9
     host        launch 8, read 7, commit 7, schedule 8, launch 9, read 8, ...
 
-Where a row has a mask, a bias or a grammar, what may be drawn depends on the token before,
-which the host has yet to read. Then a step is launched only as far as its logits, and its draw
-once the scheduler has chosen the batch. The device waits only if the host is not done with
-that when the logits are there.
+If a row has a mask, a bias or a grammar, what may be drawn depends on the previous token,
+which the host has not read yet. Then a step is launched only as far as its logits, and its
+draw is launched once the scheduler has chosen the batch. The device waits only if the host has
+not finished that when the logits are ready.
 
     device   | logits 7 | draw 7 | logits 8          | draw 8 | logits 9
     host       launch draw 7 and logits 8, read 7, commit 7, schedule 8, masks of 8,
                launch draw 8 and logits 9, read 8, ...
 
-The same holds for a row whose answer has not yet its `min_tokens`, and only for so long.
+The same holds for a row whose answer has fewer than `min_tokens` tokens, until it has them.
 
-A row whose sequence has finished wrote one token's KV behind the sequence's end, to a block
-that was the sequence's at the launch. The next sequence here that gets the block writes to it
-later, in the device's order. The transfer thread has no place in that order: before it may
-write to blocks that were freed since the launch, `synchronize`. All others it may write to at
-once, for blocks that were free at the launch are not in the step.
+A row whose sequence has finished writes one token's KV behind the sequence's end, to a block
+that the sequence owned at the launch. The next sequence here that gets the block writes to it
+later, in the device's stream order. The transfer thread is not part of that order: before it
+may write to blocks that were freed since the launch, call `synchronize`. It may write to all
+others at once, because blocks that were free at the launch are not in the step.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,7 +61,7 @@ class LaunchedStep(NamedTuple):
 
 @dataclass(slots=True)
 class AheadStepper:
-    """See Stepper. Batches with anything but plain decode rows are run by `plain`."""
+    """See Stepper. Chunks that cannot be launched ahead are run by `plain`."""
 
     plain: PlainStepper
     device_sampler: DeviceSampler
@@ -94,7 +94,7 @@ class AheadStepper:
         )
 
     def synchronize(self, blocks: Iterable[int]) -> None:
-        """Wait for the step launched ahead only where some of `blocks` may be in it."""
+        """Wait for the step launched ahead, if some of `blocks` may be in it."""
         if self.plain.scheduler.sequences.kv.may_be_in_launched_step(blocks):
             self.finish()
 
@@ -104,17 +104,17 @@ class AheadStepper:
             self.device_sampler.wait()
 
     def save_before_launch(self, save: Callable[[], None]) -> None:
-        """See Stepper: launching ahead takes blocks that no `schedule` has given out."""
+        """See Stepper: launching ahead takes blocks that `schedule` has not given out."""
         self._save_blocks = save
 
     def _launch_next(self, scheduled: Seq[ScheduledRow], missed: Seq[Chunk]) -> None:
-        """Launch the step behind this one, whose tokens the host has not read yet."""
+        """Launch the next step before the host has read this one's tokens."""
         rows = next_rows(self.plain.scheduler, scheduled, missed)
-        self._save_blocks()  # copies what blocks held that were just given to rows
+        self._save_blocks()  # copies the old contents of blocks just given to rows
         self.launched = self._launch(rows) if rows else None
 
     def _launch(self, rows: Seq[DecodeRow]) -> LaunchedStep:
-        """Launch a whole step, or only as far as its logits if a row's draw has to wait."""
+        """Launch a whole step, or only as far as its logits if a row's draw must wait."""
         draw, samplings = None, [(row.seq, row.seq.request.sampling) for row in rows]
         draw_must_wait = any(
             restricts_tokens(one) or (one.min_tokens and below_min_tokens(seq))
@@ -148,6 +148,6 @@ class AheadStepper:
 
 
 def stepper_for(plain: PlainStepper) -> Stepper:
-    """An AheadStepper where the device draws tokens, and feeds them to the next step itself."""
+    """An AheadStepper if the device samples tokens and feeds them to the next step itself."""
     device_sampler = plain.runner.device_sampler
     return plain if device_sampler is None else AheadStepper(plain, device_sampler)

@@ -26,7 +26,7 @@ class PendingDraw(NamedTuple):
 
     @classmethod
     def of(cls, sampler: Sampler, rows: Seq[DecodeRow], wanted: Iterable[int]) -> "PendingDraw":
-        """From what is known now of the sequences of the `wanted` rows.
+        """Made from the current state of the sequences of the `wanted` rows.
 
         The sequences of other rows have finished; the tokens of those rows are ignored.
         """
@@ -39,9 +39,9 @@ class PendingDraw(NamedTuple):
         return cls(SamplingPlan(draws, changes_of(shaped, sampler.vocabulary), asks), shaped)
 
     def read(self, pending: PendingTokens) -> tuple[list[int], dict[int, Logprobs]]:
-        """Wait for the device: a token for each row, and log-probabilities by row, if asked.
+        """Wait for the device; a token for each row, and requested log-probabilities by row.
 
-        Sequences whose grammar left no token to draw get their `failure` set.
+        Sets `failure` on sequences whose grammar left no token to draw.
         """
         tokens = pending.tokens.read()
         if pending.alive is not None:

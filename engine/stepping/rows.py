@@ -1,8 +1,8 @@
 """Rows of decode steps launched ahead, and how they are matched with the scheduled batch.
 
-A sequence's next step is known while its last token is not: one token, at the next position,
-in a block that it has or can have. Whether that row is needed is known only later: the token
-before it may have finished the answer. Nothing here knows a device.
+A sequence's next step is known before its last token is: one token, at the next position, in a
+block that it has or can take. Whether that row is needed is known only later, because the
+token before it may finish the answer. Nothing here depends on a device.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,9 @@ from engine.scheduling.sequence import Sequence as Seq
 
 
 class DecodeRow(NamedTuple):
-    """The next token of `seq`, at `start`: `token`, or what row `source` of the running step
-    draws. `blocks` is the sequence's list at the launch: a preemption gives it a new list.
+    """The next token of `seq`, at position `start`: `token`, or the one that row `source` of
+    the running step draws. `blocks` is the sequence's list at the launch; after a preemption
+    the sequence has a new list.
     """
 
     seq: Seq
@@ -42,9 +43,9 @@ class ScheduledRow(NamedTuple):
 
 
 def can_launch_ahead(chunk: Chunk) -> bool:
-    """Whether it is one decode token whose logits are only sampled from.
+    """Whether it is one decode token whose logits are used for nothing but sampling.
 
-    Log-probabilities are possible for as many of the likeliest as kernels return.
+    Log-probabilities are possible for as many of the most likely tokens as kernels return.
     """
     seq = chunk.seq
     alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.prompt_logprobs is None
@@ -56,9 +57,9 @@ def can_launch_ahead(chunk: Chunk) -> bool:
 def match_batch(
     begun: Sequence[DecodeRow], batch: Iterable[Chunk]
 ) -> tuple[list[ScheduledRow], list[Chunk]]:
-    """Which chunks of the batch were launched ahead, and the chunks that were not.
+    """Divide the batch into chunks that were launched ahead, and chunks that were not.
 
-    Rows that match no chunk are of sequences that finished or were preempted.
+    Rows that match no chunk belong to sequences that finished or were preempted.
     """
     rows = {id(row.seq): index for index, row in enumerate(begun)}
     chosen, others = list[ScheduledRow](), list[Chunk]()
@@ -76,8 +77,8 @@ def next_rows(
 ) -> list[DecodeRow]:
     """The rows of the next step: sequences of the running step, and chunks that missed it.
 
-    Without sequences that reach `max_tokens` or have failed, and those that would need a block
-    that another sequence may need.
+    Sequences that reach `max_tokens` or have failed are left out, and so are those that would
+    take a block that another sequence may need.
     """
     rows = list[DecodeRow]()
     for chunk, index in chosen:

@@ -29,17 +29,17 @@ class Stepper(Protocol):
         """Wait until no launched step uses any of `blocks`, which were just handed out."""
 
     def finish(self) -> None:
-        """Wait until nothing of a launched step runs any more."""
+        """Wait until all launched steps have finished on the device."""
 
     def save_before_launch(self, save: Callable[[], None]) -> None:
-        """Set `save`, which copies evicted blocks to the lower tiers: it is called before a
+        """Set `save`, which copies evicted blocks to the lower tiers: it is called before each
         launch that writes to blocks given out since the batch was chosen.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PlainStepper:
-    """When a step returns, nothing of it runs any more."""
+    """Runs one step at a time; nothing is left running when `step` returns."""
 
     scheduler: Scheduler
     model: Model
@@ -49,13 +49,13 @@ class PlainStepper:
 
     @torch.inference_mode()
     def step(self) -> StepResult:
-        """One forward pass, and what is made of it."""
+        """Run one forward pass, then sample or pool."""
         ordered = sorted(self.scheduler.batch, key=_place)
         ran = self.runner.run(_plan(ordered))
         scored = list(record_prompt_logprobs(ordered, ran.hidden, self.model.logits))
         pooled = self._pool(ordered, ran.hidden)
         if ran.logits is None:
-            ran.hidden[-1, 0].item()  # wait for the device: others read what we call filled
+            ran.hidden[-1, 0].item()  # wait for the device: other nodes read filled blocks
             drawn = dict[RequestId, SampledTokens]()
         else:
             drawn = self._sample(ordered, ran.logits)
@@ -68,10 +68,10 @@ class PlainStepper:
         """Nothing runs between steps."""
 
     def save_before_launch(self, save: Callable[[], None]) -> None:
-        """No block is given to anybody between the choice of a batch and its run."""
+        """Not needed: no block is given out between the choice of a batch and its run."""
 
     def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
-        """What the prompts that are to be pooled came to, where this batch was their last."""
+        """The results of pooling requests whose last chunk was in this batch."""
         pooled, first = list[Pooled](), 0
         for chunk in batch:
             if chunk.seq.pooling is not None:
@@ -84,7 +84,7 @@ class PlainStepper:
     def _sample(
         self, batch: Seq[Chunk], logits: torch.Tensor
     ) -> dict[RequestId, SampledTokens]:
-        """What follows each sequence whose end was reached, and each of its drafts."""
+        """The tokens behind each sequence that was run to its end, and behind its drafts."""
         sampling = [chunk for chunk in batch if chunk.samples]
         draws = [
             SamplerRow(chunk.seq, tuple(chunk.drafts[:ahead]))
@@ -95,12 +95,12 @@ class PlainStepper:
 
 
 def _place(chunk: Chunk) -> tuple[bool, int]:
-    """Singles of like length behind one another."""
+    """Sort key: single tokens first, by length, so that similar lengths are neighbours."""
     return chunk.size > 1, chunk.start
 
 
 def _plan(ordered: Seq[Chunk]) -> Plan:
-    """Single tokens first; a token is drawn at a sequence's end, and behind its drafts."""
+    """The batch as a Plan; a token is drawn at each sequence's end and behind its drafts."""
     tokens, picks = list[int](), list[int]()
     spans = [Span(chunk.start, chunk.size, chunk.seq.blocks) for chunk in ordered]
     for chunk in ordered:
@@ -114,7 +114,7 @@ def _plan(ordered: Seq[Chunk]) -> Plan:
 def _by_request(
     sampling: Seq[Chunk], drawn: SamplerOutput
 ) -> Iterator[tuple[RequestId, SampledTokens]]:
-    """Each chunk's part of the rows: one, and one for each of its drafts."""
+    """Each chunk's rows: one, and one more for each of its drafts."""
     row = 0
     for chunk in sampling:
         rows = range(row, row := row + len(chunk.drafts) + 1)

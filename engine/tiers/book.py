@@ -4,11 +4,11 @@
         ▲                     │        ▲                                │
         └───── restore ───────┘        └───────── DiskJob(READ) ────────┘
 
-A block is known by its key, the hash of its content. When KV memory evicts a block, its bytes
-are copied to a slot of host memory, and from there written to disk, if there is a disk. A block
-is restored by a copy from its slot before the batch runs. Reading from disk to a slot takes a
-while, so a request that wants it (`fetch`) leaves the waiting queue until `take_ended_fetches`
-returns it.
+A block is identified by its key, the hash of its content. When KV memory evicts a block, its
+bytes are copied to a slot of host memory, and from there written to disk, if there is a disk. A
+block is restored by a copy from its slot before the batch runs. Reading from disk to a slot
+takes a while, so a request that needs it (`fetch`) leaves the waiting queue until
+`take_ended_fetches` returns it.
 
 `copies` are carried out in their order, and `jobs` after them; `finish_job` reports each job.
 """
@@ -32,7 +32,7 @@ class _TierCounts:
 
 @dataclass(slots=True)
 class _DiskFetch:
-    """The keys `pinned` in their slots for one request; `awaited` ones are still being read."""
+    """The keys `pinned` in slots for one request; those `awaited` are still being read."""
 
     pinned: set[bytes] = field(default_factory=set)
     awaited: set[bytes] = field(default_factory=set)
@@ -42,8 +42,8 @@ class _DiskFetch:
 class TierBook:
     """Host memory, and a disk below it if there is one; `disk` is None once it is lost.
 
-    At most half of the slots are kept for requests that fetch, and half for what is written:
-    beyond that nothing is fetched, and what is kept is kept in memory only.
+    At most half of the slots are pinned by fetches, and at most half by writes to disk: beyond
+    that nothing more is fetched, and evicted blocks are kept in memory only.
     """
 
     host: HostBook
@@ -59,10 +59,10 @@ class TierBook:
     _in_host: _TierCounts = field(default_factory=_TierCounts)
     _on_disk: _TierCounts = field(default_factory=_TierCounts)
     _had_disk: bool = False
-    _pinned: int = 0  # by fetches; a key that several want counts as often
+    _pinned: int = 0  # by fetches; a key counts once for each request that wants it
 
     def add_disk(self, disk: DiskBook) -> None:
-        """From the beginning on; that there was one is told even when it is gone."""
+        """Add the disk tier, before first use; `load` reports it even after it is lost."""
         self.disk, self._had_disk = disk, True
 
     def store(self, key: bytes, block: int) -> None:
@@ -82,12 +82,12 @@ class TierBook:
                 self.jobs.append(DiskJob(DiskOperation.WRITE, key, slot, place))
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """These will be wanted soon, the first of them above all."""
+        """Mark keys as recently used, the first of them as the most recent."""
         for key in reversed(keys):
             self.host.find(key)
 
     def restore(self, key: bytes, block: int) -> bool:
-        """Copy it into a block before the next batch; False: it is not in host memory."""
+        """Copy a key's KV into a block before the next batch; False: not in host memory."""
         slot = self.host.find(key)
         if slot is None or key in self._arriving:
             return False
@@ -101,10 +101,10 @@ class TierBook:
         self._on_disk.misses += blocks
 
     def fetch(self, owner: RequestId, keys: Iterable[bytes]) -> bool:
-        """Read what there is of `keys`, which follow one another, into host memory.
+        """Read consecutive `keys` from disk into host memory, as far as they are there.
 
-        What is read stays there until `release`, and so does what is there already. False, and
-        no change: nothing is on disk of which KV memory and host memory do not know.
+        Keys that are read, or already in host memory, stay there until `release`. False, and no
+        change: nothing needs to be read from disk.
         """
         if self.disk is None or self._overdue:
             return False
@@ -121,7 +121,7 @@ class TierBook:
         return bool(fetch.awaited)
 
     def release(self, owner: RequestId) -> None:
-        """Unpin what was fetched for a request; one that fetched nothing is fine."""
+        """Unpin what was fetched for a request; no error if nothing was."""
         fetch = self._fetches.pop(owner, None)
         if fetch is not None:
             self._pinned -= len(fetch.pinned)
@@ -129,8 +129,8 @@ class TierBook:
                 self.host.unpin(key)
 
     def stop_waiting(self, owner: RequestId) -> None:
-        """End a request's wait: it goes on with what was read in time. The disk is slow, so
-        nothing more is fetched until the overdue reads are finished.
+        """End a request's wait: it continues with what was read in time. The disk is slow, so
+        nothing more is fetched until the overdue reads have finished.
         """
         fetch = self._fetches.get(owner)
         if fetch is not None and fetch.awaited:
@@ -139,14 +139,14 @@ class TierBook:
             self._ended.append(owner)
 
     def finish_job(self, job: DiskJob, *, ok: bool) -> None:
-        """Record that a job ended; not `ok`: it failed, and its bytes are lost."""
+        """Record that a job ended; if not `ok` it failed, and its bytes are lost."""
         if job.operation is DiskOperation.WRITE:
             self._written(job.key, ok=ok)
         else:
             self._read(job.key, ok=ok)
 
     def lose_disk(self) -> None:
-        """The disk is broken or full: nothing is read or written from now on."""
+        """The disk is broken or full: stop reading and writing."""
         self.disk = None
         for owner in list(self._fetches):
             self.stop_waiting(owner)
@@ -158,12 +158,12 @@ class TierBook:
 
     @property
     def waiting(self) -> Sequence[RequestId]:
-        """Whose fetch is under way."""
+        """The requests whose fetch is under way."""
         return [owner for owner, fetch in self._fetches.items() if fetch.awaited]
 
     @property
     def load(self) -> tuple[TierLoad, ...]:
-        """What each tier holds and has moved."""
+        """The contents and traffic of each tier."""
         host, disk, block_bytes = self._in_host, self._on_disk, self.block_bytes
         counts = host.stored, host.loaded, host.misses
         tiers = [TierLoad("cpu", block_bytes, len(self.host), *counts)]
@@ -174,18 +174,18 @@ class TierBook:
         return tuple(tiers)
 
     def check(self) -> None:
-        """Raise if the books do not add up. For tests: it is slow."""
+        """Raise if the bookkeeping is inconsistent. Slow, for tests."""
         assert self._pinned == sum(len(fetch.pinned) for fetch in self._fetches.values())
         self.host.check(self._pinned + len(self._writing) + len(self._arriving))
         if self.disk is not None:
             self.disk.check()
 
     def check_idle(self) -> None:
-        """Raise if something is kept for a request although nobody is here."""
+        """Raise if something is pinned for a request although there are no requests."""
         assert not self._fetches, f"kept for nobody: {sorted(self._fetches)}"
 
     def _bring_to_host(self, key: bytes) -> bool:
-        """Whether it is in host memory, or a read from disk could be started."""
+        """Whether a key is in host memory, or a read from disk could be started."""
         if self.host.find(key) is not None:
             return True
         place = self.disk.find(key) if self.disk is not None else None
@@ -223,7 +223,7 @@ class TierBook:
                     self._ended.append(owner)
 
     def _forget(self, key: bytes) -> None:
-        """It could not be read: requests that wait for it go on without."""
+        """A key could not be read: requests that wait for it continue without it."""
         self.host.drop(key)
         if self.disk is not None:
             self.disk.forget(key)

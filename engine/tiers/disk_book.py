@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 
 class DiskBook:
-    """Keys and places. A key is found once it is written; until then its place is nobody's.
+    """Keys and places. A key can be found once it is written, not while it is being written.
 
-    `known` are the keys and places of an earlier run, the least recently used first. Whoever
-    carries the jobs out reads before it writes: so a place may be given to another key while
-    a read of the former is still to be done.
+    `known` are the keys and places of an earlier run, the least recently used first. Reads are
+    carried out before writes, so a place may be given to another key while a read of its
+    previous key is still queued.
     """
 
     def __init__(self, places: int, known: Iterable[tuple[bytes, int]] = ()) -> None:
@@ -27,13 +27,13 @@ class DiskBook:
         return len(self._place_of)
 
     def find(self, key: bytes) -> int | None:
-        """Where it is, if it is; it was used just now."""
+        """A key's place, or None; marks it as just used."""
         if key in self._place_of:
             self._place_of.move_to_end(key)
         return self._place_of.get(key)
 
     def begin(self, key: bytes) -> int | None:
-        """A place to write to; None: it is there already, or all places are being written."""
+        """A place to write a key to; None: it is there, or all places are being written."""
         if key in self._place_of or key in self._writing:
             return None
         if self._freed:
@@ -49,20 +49,20 @@ class DiskBook:
         return place
 
     def written(self, key: bytes) -> None:
-        """It can be found from now on."""
+        """The key was written: it can be found from now on."""
         self._place_of[key] = self._writing.pop(key)
 
     def failed(self, key: bytes) -> None:
-        """It was not written."""
+        """The key could not be written."""
         self._freed.append(self._writing.pop(key))
 
     def forget(self, key: bytes) -> None:
-        """What is there cannot be read."""
+        """The key could not be read: drop it."""
         if key in self._place_of:
             self._freed.append(self._place_of.pop(key))
 
     def check(self) -> None:
-        """Raise if the books do not add up. For tests: it is slow."""
+        """Raise if the bookkeeping is inconsistent. Slow, for tests."""
         places = [*self._freed, *self._place_of.values(), *self._writing.values()]
         assert sorted(places) == list(range(self._next)), "a place is lost, or has two keys"
         assert self._next <= self.places, "more is kept than may be"

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class DiskThread:
-    """Owns a slab. Reads go before writes, either in their order, one at a time.
+    """Owns a slab. Does one job at a time, reads before writes, each kind in its order.
 
     After the first error nothing is read or written any more, and every job fails.
     """
@@ -31,11 +31,11 @@ class DiskThread:
 
     @property
     def broken(self) -> bool:
-        """It failed for good."""
+        """Whether the disk has failed for good."""
         return self._broken
 
     def submit(self, jobs: Sequence[DiskJob], after: CopyEvent) -> None:
-        """Begin with them once those copies are done."""
+        """Queue jobs, to be begun once the copies `after` are done."""
         with self._work:
             for job in jobs:
                 queue = self._reads if job.operation is DiskOperation.READ else self._writes
@@ -43,8 +43,8 @@ class DiskThread:
             self._work.notify()
 
     def finished(self) -> Sequence[tuple[DiskJob, bool]]:
-        """What is over since the last call."""
-        if self._broken:  # there is no thread any more to say so
+        """The jobs that ended since the last call, and whether each succeeded."""
+        if self._broken:  # the thread that would report them has ended
             with self._work:
                 self._finished += [(job, False) for job, _ in (*self._reads, *self._writes)]
                 self._reads.clear()
@@ -52,7 +52,7 @@ class DiskThread:
         return [self._finished.popleft() for _ in range(len(self._finished))]
 
     def close(self) -> None:
-        """Write what is to be written, and end."""
+        """Finish queued writes, and end the thread."""
         with self._work:
             self._ends = True
             self._work.notify()

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 
 class HostBook:
-    """Keys and slots. A key that is pinned keeps its slot; the others lose it, oldest first."""
+    """Keys and slots. Pinned keys keep their slots; the least recently used lose them first."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -20,13 +20,13 @@ class HostBook:
         return len(self._slot_of)
 
     def find(self, key: bytes) -> int | None:
-        """Its slot, if it has one; it was used just now."""
+        """A key's slot, or None; marks it as just used."""
         if key in self._idle:
             self._idle.move_to_end(key)
         return self._slot_of.get(key)
 
     def place(self, key: bytes) -> int | None:
-        """A slot for a key that has none; None: all are pinned."""
+        """A slot for a key that has none; None if all are pinned."""
         if self._unused:
             slot = self._unused.pop()
         elif self._idle:
@@ -39,25 +39,25 @@ class HostBook:
         return slot
 
     def pin(self, key: bytes) -> None:
-        """It keeps its slot until it was unpinned as often."""
+        """Keep a key in its slot until it has been unpinned as often as pinned."""
         self._pins[key] = self._pins.get(key, 0) + 1
         self._idle.pop(key, None)
 
     def unpin(self, key: bytes) -> None:
-        """Once for each `pin`."""
+        """Undo one `pin`."""
         self._pins[key] -= 1
         if not self._pins[key]:
             del self._pins[key]
             self._idle[key] = None
 
     def drop(self, key: bytes) -> None:
-        """Its bytes are of no use; its pins are gone with it."""
+        """Forget a key whose bytes are invalid, and its pins."""
         self._unused.append(self._slot_of.pop(key))
         self._pins.pop(key, None)
         self._idle.pop(key, None)
 
     def check(self, pinned: int) -> None:
-        """Raise if the books do not add up. For tests: it is slow."""
+        """Raise if the bookkeeping is inconsistent. Slow, for tests."""
         slots = sorted([*self._unused, *self._slot_of.values()])
         assert slots == list(range(self.slots)), "a slot is lost, or has two keys"
         assert sum(self._pins.values()) == pinned, "somebody pins without knowing"

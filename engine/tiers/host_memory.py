@@ -1,10 +1,10 @@
 """Slots of host memory, each as large as a KV block, and copies between the two.
 
-On a GPU the slots are pinned and copies run on a stream of their own: behind the batch that was
+On a GPU the slots are pinned and copies run on their own stream: after the batch that was
 launched last, and before the one that is launched next. On a CPU they are done when the call
-returns, by one thread: torch's would cost more than they bring, where others want the cores. A
-KV block is one contiguous stretch for all layers, so a copy needs no gathering; of
-blocks that lie behind one another in both places, one call moves all.
+returns, by one thread: several would cost more than they gain when others use the cores. A KV
+block is one contiguous range for all layers, so a copy needs no gathering, and one call moves
+all blocks that are contiguous in both places.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CopyEvent:
-    """Completion of some copies; `event` None: they are done already."""
+    """Completion of some copies; `event` None: they are already done."""
 
     event: torch.cuda.Event | None = None
 
     def wait(self) -> None:
-        """Until the bytes are where they belong. Any thread may.
+        """Wait until the copies are done. Any thread may call this.
 
-        CUDA would open the first device for a thread that has asked for none.
+        It sets the device, because CUDA opens device 0 for a thread that has not chosen one.
         """
         if self.event is not None:
             with torch.cuda.device(self.event.device):
@@ -41,7 +41,7 @@ DONE = CopyEvent()
 
 
 class HostMemory:
-    """`blocks` [blocks, bytes] is KV memory as bytes; `slots` [slots, bytes] is ours."""
+    """`blocks` [blocks, bytes] is KV memory as bytes; `slots` [slots, bytes] is host memory."""
 
     def __init__(self, blocks: Tensor, slots: int) -> None:
         self._blocks, on_gpu = blocks, blocks.device.type == "cuda"
@@ -51,8 +51,8 @@ class HostMemory:
         self._stream = torch.cuda.Stream(blocks.device) if on_gpu else None
 
     def carry_out(self, copies: Sequence[Copy]) -> CopyEvent:
-        """One after the other, each as if the former were done; what is computed from now on
-        finds them done.
+        """Start copies, each of which sees the results of those before it; work launched from
+        now on sees the results of all.
         """
         if self._stream is None:
             self._copy(copies)
@@ -78,17 +78,17 @@ class HostMemory:
 
 
 class CudaRuntime(Protocol):
-    """Of CUDA's runtime what is needed here."""
+    """The part of CUDA's runtime that is needed here."""
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
-        """0 where it worked."""
+        """Pin memory; 0 on success."""
 
 
 def pin(memory: Tensor, runtime: CudaRuntime) -> None:
-    """Lock it in place, so that copies to and from a device need no thread to wait for them.
+    """Pin memory, so that copies to and from a device are asynchronous.
 
-    torch's own pinned memory is as large as the next power of two, which is a lot of nothing
-    below a tier of many GiB. Raises UnusableTier.
+    torch's own pinned memory is rounded up to a power of two, which would waste much of a tier
+    of many GiB. Raises UnusableTier.
     """
     if error := int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
         size = memory.nbytes / GIB
@@ -98,7 +98,7 @@ def pin(memory: Tensor, runtime: CudaRuntime) -> None:
 
 
 def _runs(copies: Sequence[Copy]) -> Iterator[tuple[Copy, int]]:
-    """The first of those that follow one another in both places, and how many they are."""
+    """Runs of copies that are contiguous in both places: the first, and how many."""
     begin = 0
     for end in range(1, len(copies) + 1):
         first, count = copies[begin], end - begin

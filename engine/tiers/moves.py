@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Between a block of KV memory and a slot of host memory; `out`: from the block."""
+    """A copy between a block of KV memory and a slot of host memory; `out`: from the block."""
 
     block: int
     slot: int
@@ -22,7 +22,7 @@ class DiskOperation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DiskJob:
-    """Move the bytes of `key` between a slot and a place on disk; nobody else uses the slot."""
+    """Move the bytes of `key` between a slot and a place on disk; the job owns the slot."""
 
     operation: DiskOperation
     key: bytes

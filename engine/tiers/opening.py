@@ -1,4 +1,4 @@
-"""From settings to tiers below one engine's KV memory."""
+"""Opens the tiers below one engine's KV memory, from its settings."""
 
 import logging
 import time
@@ -19,12 +19,12 @@ from engine.tiers.tiers import Tiers
 
 GIB = 1 << 30
 LEAST_SLOTS = 16
-LAYOUT = 1  # of what is on disk: goes up with the order of numbers in a block, or other keys
+LAYOUT = 1  # version of the data on disk: raise it if a block's layout or the keys change
 log = logging.getLogger(__name__)
 
 
 def check_tiers(config: EngineConfig) -> None:
-    """Before anything is loaded; raises UnusableTier for what is of no use."""
+    """Check the settings before anything is loaded; raises UnusableTier."""
     if config.kv_offloading_size is not None and config.device.startswith("cpu"):
         raise UnusableTier(
             "--kv-offloading-size: with --device cpu KV is in host memory already; "
@@ -33,7 +33,7 @@ def check_tiers(config: EngineConfig) -> None:
 
 
 def open_tiers(config: EngineConfig, info: EngineInfo, memory: KvMemory) -> Tiers | None:
-    """None where no tier is asked for; raises UnusableTier."""
+    """The tiers; None if none is configured. Raises UnusableTier."""
     if config.kv_offloading_size is None and config.kv_disk_path is None:
         return None
     blocks = memory.bytes_of_blocks
@@ -51,10 +51,10 @@ def open_tiers(config: EngineConfig, info: EngineInfo, memory: KvMemory) -> Tier
 
 
 def staging_slots(num_blocks: int, longest: int) -> int:
-    """How many blocks may be on their way to and from the disk, where host memory is no tier.
+    """How many blocks may be in transfer to and from the disk, if host memory is not a tier.
 
-    An eighth of KV memory's; more where two of the `longest` sequences, in blocks, need more,
-    so that one can be read while another is written, but then no more than half.
+    An eighth of KV memory's blocks; or twice the blocks of the `longest` sequence, if that is
+    more, so that one can be read while another is written, but then at most half.
     """
     return max(LEAST_SLOTS, num_blocks // 8, min(2 * longest, num_blocks // 2))
 
@@ -70,6 +70,6 @@ def _slots(config: EngineConfig, info: EngineInfo, num_blocks: int, block_bytes:
 
 
 def _name(info: EngineInfo, memory: KvMemory) -> str:
-    """Of the folder for such blocks: other weights, types or shapes have another."""
+    """The name of the folder for such blocks; differs by weights, dtype and shape."""
     layout = LAYOUT, info.fingerprint, info.kv_dtype, info.block_size, memory.shape
     return blake2b(repr(layout).encode(), digest_size=16).hexdigest()

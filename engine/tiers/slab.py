@@ -1,12 +1,12 @@
-"""Blocks in one file of equal places, and a small file that says what is in them.
+"""Blocks in one file of equal places, and a small index file.
 
     blocks   place 0 │ place 1 │ …    a place: a head, the bytes of one KV block, a gap
     index    entry 0 │ entry 1 │ …    an entry: key, when it was last used, checksum
     lock     held by the process that uses them
 
-The index is a hint, for a quick start. A place says itself what it is, with checksums over head
-and bytes, and both are looked at whenever it is read. So nothing has to be written in any order
-or flushed: whatever a crash leaves torn does not fit together, and is as good as not there.
+The index is only a hint, for a quick start. A place identifies itself, with checksums over head
+and bytes, and both are checked on every read. So writes need no order and no flush: what a
+crash leaves incomplete fails its checksum, and is treated as missing.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from xxhash import xxh3_64_intdigest as checksum
 from engine.errors import UnusableTier
 
 MAGIC = b"pdskv\x00\x00\x01"  # with the version of this format
-HEAD = struct.Struct("<8s16sQQQ")  # magic, key, bytes, their checksum, the head's
+HEAD = struct.Struct("<8s16sQQQ")  # magic, key, bytes, their checksum, the head's checksum
 HEAD_BYTES = 64
 ENTRY = struct.Struct("<16sQQ")  # key, last use, checksum
 PAGE = 4096
@@ -34,9 +34,9 @@ NOTHING = bytes(ENTRY.size)
 
 
 class Slab:
-    """`places` of `block_bytes` each. Not for two threads at once.
+    """`places` of `block_bytes` each. For one thread at a time.
 
-    What fails raises OSError, a full disk too; what is not as it should be is a miss.
+    Errors raise OSError, also a full disk; corrupt data is a miss.
     """
 
     def __init__(self, folder: Path, block_bytes: int, places: int, lock: int) -> None:
@@ -49,9 +49,9 @@ class Slab:
 
     @classmethod
     def open(cls, path: Path, name: str, block_bytes: int, size: int) -> Self:
-        """Of all slabs under `name` at `path`, the first that no process uses.
+        """The first slab under `name` at `path` that no process uses; made if there is none.
 
-        It takes at most `size` bytes, and 32 for each block. Raises UnusableTier.
+        It takes at most `size` bytes, plus 32 for each block. Raises UnusableTier.
         """
         places = size // (-(-(HEAD_BYTES + block_bytes) // PAGE) * PAGE)
         if places < 1:
@@ -63,14 +63,14 @@ class Slab:
             raise UnusableTier(f"--kv-disk-path {path}: {error}") from error
 
     def close(self) -> None:
-        """Others may use it."""
+        """Release the slab for other processes."""
         for file in (self._blocks, self._index, self._lock):
             os.close(file)
 
     def known(self) -> list[tuple[bytes, int]]:
-        """What an earlier run left: keys and places, the least recently used first.
+        """Keys and places that an earlier run left, the least recently used first.
 
-        What is beyond the size of this run is cut off.
+        Places beyond this run's size are cut off.
         """
         os.ftruncate(self._blocks, min(_size(self._blocks), self.places * self._stride))
         os.ftruncate(self._index, min(_size(self._index), self.places * ENTRY.size))
@@ -80,7 +80,7 @@ class Slab:
         return [(key, place) for _, key, place in found if latest[key] == place]
 
     def read(self, key: bytes, place: int, into: memoryview) -> bool:
-        """Fill `into` [block_bytes]; False: the block is not there, and `into` is garbage."""
+        """Fill `into` [block_bytes]; False: the block is missing, and `into` is garbage."""
         head = bytearray(HEAD_BYTES)
         count = os.preadv(self._blocks, [head, into], place * self._stride)
         if count != HEAD_BYTES + self.block_bytes or bytes(head) != _head(key, into):
@@ -90,7 +90,7 @@ class Slab:
         return True
 
     def write(self, key: bytes, place: int, block: memoryview) -> None:
-        """Whatever was there is gone."""
+        """Write a block, overwriting the place."""
         head = _head(key, block)
         count = os.pwritev(self._blocks, [head, block], place * self._stride)
         if count != len(head) + self.block_bytes:
@@ -102,7 +102,7 @@ class Slab:
         os.pwrite(self._index, _entry(key, self._uses, place), place * ENTRY.size)
 
     def _entries(self) -> Iterator[tuple[int, bytes, int]]:
-        """Last use, key and place, of those that are whole and whose place is in the file."""
+        """Last use, key and place of all valid entries whose place is in the file."""
         written = os.pread(self._index, self.places * ENTRY.size, 0)
         there = _size(self._blocks) // self._stride + 1
         for place in range(min(there, len(written) // ENTRY.size)):
@@ -128,7 +128,7 @@ def _size(file: int) -> int:
 
 
 def _free_folder(path: Path, name: str) -> tuple[Path, int]:
-    """A folder and its lock, which is held until it is closed or the process ends."""
+    """A folder that no process uses, and its lock, held until closed or the process ends."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     _make_ours(path / name)
     for number in range(MOST_AT_ONE_PATH):
@@ -145,7 +145,7 @@ def _free_folder(path: Path, name: str) -> tuple[Path, int]:
 
 
 def _make_ours(folder: Path) -> None:
-    """Nobody else may look into it, or put anything there: KV is made of what people say."""
+    """Make the folder private to this user: KV can reveal what users wrote."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

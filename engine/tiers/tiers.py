@@ -9,32 +9,32 @@ from engine.tiers.book import TierBook
 from engine.tiers.host_memory import DONE, CopyEvent, HostMemory
 from engine.tiers.moves import DiskJob
 
-FETCH_S = 1.0  # longer than this a request does not wait for the disk, but computes
+FETCH_S = 1.0  # the longest wait for the disk; after it, a request computes its KV
 
 
 class Disk(Protocol):
-    """Carries out disk jobs in a thread of its own: reads before writes."""
+    """Carries out disk jobs in its own thread: reads before writes."""
 
     def submit(self, jobs: Sequence[DiskJob], after: CopyEvent) -> None:
-        """Begin with them as soon as the copies before them are done; never waits."""
+        """Queue jobs, to be begun once the copies `after` are done; never waits."""
 
     def finished(self) -> Sequence[tuple[DiskJob, bool]]:
-        """What is over since the last call, and whether it worked: each job once."""
+        """The jobs that ended since the last call, each once, and whether it succeeded."""
 
     @property
     def broken(self) -> bool:
-        """It failed for good: all that comes fails."""
+        """Whether it has failed for good; then all jobs fail."""
 
     def close(self) -> None:
-        """End what is submitted, then all of it."""
+        """Finish the submitted jobs, then end the thread."""
 
 
 @dataclass(slots=True)
 class Tiers:
     """Called between batches: `collect_finished_jobs` before one is chosen, then `carry_out`.
 
-    `carry_out` must come before anybody, on this machine or another, writes to blocks that
-    the book's owner has handed out, and before anybody reads those that it has filled.
+    `carry_out` must be called before anything, here or on another machine, writes to blocks
+    that the book's owner has handed out, or reads blocks that it has restored.
     """
 
     book: TierBook
@@ -56,7 +56,7 @@ class Tiers:
         self._end_waits()
 
     def carry_out(self, *, wait: bool = False) -> None:
-        """Start the copies and jobs that the book lists; `wait`: until all copies are done."""
+        """Start the copies and jobs that the book lists; with `wait`, wait for all copies."""
         if self.book.copies:
             self._copied = self.host.carry_out(self.book.copies)
             self.book.copies = []
@@ -70,7 +70,7 @@ class Tiers:
             self._copied.wait()
 
     def close(self) -> None:
-        """For whoever goes on without the engine; a process may just end."""
+        """Close the disk, if the process continues without the engine."""
         if self.disk is not None:
             self.disk.close()
 

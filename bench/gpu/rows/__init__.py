@@ -1,1 +1,1 @@
-"""What is measured: each module here has `rows(shape)`, and is found by being here."""
+"""The measured rows: each module here has `rows(shape)`, and is discovered automatically."""

@@ -1,6 +1,6 @@
 """Decode steps of few sequences in which each product, norm and gate has its own launch.
 
-The same engine as that of the steps but for `few_row_products`: what these bring, and whether.
+The engine is that of steps.py without `few_row_products`, to show what these gain.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Apart(TritonKernels):
-    """As if there were no products of few rows."""
+    """TritonKernels without products of few rows."""
 
     few_row_products = None
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """One engine for all of them, of shapes that have such products."""
+    """Rows of one engine, for shapes that use such products."""
     from bench.gpu.engines import Loaded  # more than torch and triton
 
     if shape.quantization is not None or shape.num_experts:

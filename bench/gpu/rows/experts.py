@@ -1,4 +1,4 @@
-"""What a layer of experts launches: tokens sorted, two grouped products, answers combined."""
+"""A layer of experts' launches: sorting tokens, two grouped products, combining results."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -57,7 +57,7 @@ def _product(
     sizes: tuple[int, int, int],
     device: torch.device,
 ) -> Prepared:
-    """Rows lie sorted already, as a rival wants them."""
+    """A grouped product; rows are already sorted, as a rival needs them."""
     tokens, outputs, inputs = sizes
     experts, count = shape.num_experts, tokens * shape.num_experts_per_tok
     given = torch.randn(count, inputs, dtype=shape.dtype, device=device)
@@ -79,6 +79,6 @@ def _grouped(given: Tensor, values: Tensor, offsets: Tensor) -> Run:
 
 
 def _chosen(shape: Shape, tokens: int) -> Tensor:
-    """[tokens, top_k], as even as chance makes it; on the host, which counts those used."""
+    """[tokens, top_k] random choices; on the host, which counts the experts used."""
     scores = torch.rand(tokens, shape.num_experts)
     return scores.topk(shape.num_experts_per_tok).indices

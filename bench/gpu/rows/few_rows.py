@@ -1,7 +1,7 @@
-"""Products of few rows with what stands around them, as a layer of a decode step has them.
+"""Products of few rows fused with norm, gate and residual, as in a layer of a decode step.
 
-Beside each stands what it takes the place of: cuBLAS's product, and norm, gate and residual in
-launches of their own, one behind the other.
+Each is compared with what it replaces: cuBLAS's product, and separate launches for norm, gate
+and residual.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ SILU = Gate("silu")
 
 
 class _Kind(NamedTuple):
-    """What stands around a product: before it, and behind."""
+    """What is fused with a product, before and after it."""
 
     norm: bool = False
     gate: bool = False
@@ -43,7 +43,7 @@ AROUND = {
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Of dense shapes with whole weights, for batches that are few."""
+    """Rows of dense shapes with unquantized weights, for small batches."""
     if shape.quantization is not None or shape.num_experts:
         return
     for name, outputs, inputs in products_of(shape):
@@ -72,7 +72,7 @@ def _make(
     )
 
     def apart() -> Tensor:
-        """A norm's launch adds the residual: it is that of the product before."""
+        """The separate launches; the norm's adds the residual of the product before."""
         rows_in = given
         if kind.norm:
             rows_in, _ = add_rms_norm(given, residual, *norm, SCALE)

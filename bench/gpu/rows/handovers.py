@@ -1,6 +1,6 @@
 """One prefill and one decode node's memory on the same device, and a hand-over between them.
 
-Two processes, as two nodes are; it begins with the offer and ends when the sink has all KV.
+Two processes, like two nodes; it begins with the offer and ends when the sink has all KV.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from bench.gpu.work import handover_floor
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Of KV in the model's own type only."""
+    """Rows for KV in the model's own dtype only."""
     if shape.quantization is not None:
         return
     for level in ("sampled", "off"):

@@ -1,6 +1,6 @@
-"""Weights from files to the device: files that the system has to read, and such as it has.
+"""Loading weights from files to the device, with a cold and with a warm page cache.
 
-`share` is of the least that bytes take at the slower of disk and bus, measured beside it.
+`share` is that of the floor: the bytes at the slower rate of disk and bus, measured alongside.
 """
 
 import tempfile
@@ -24,14 +24,14 @@ COLD, WARM = "cold", "warm"
 
 @dataclass(slots=True)
 class _Written:
-    """One checkpoint for both rows, written by the first, and gone with the last."""
+    """One checkpoint for both rows, written by the first, and removed by the last."""
 
     shape: Shape
     _folder: "tempfile.TemporaryDirectory[str] | None" = field(default=None)
     _stored: "Stored | None" = field(default=None)
 
     def on(self, device: torch.device) -> "Stored":
-        """To be loaded onto the device."""
+        """The checkpoint, to be loaded onto the device."""
         from bench.gpu.loading import Stored  # more than torch and triton
 
         if self._stored is None:
@@ -40,14 +40,14 @@ class _Written:
         return self._stored
 
     def remove(self) -> None:
-        """The files."""
+        """Remove the files."""
         folder, self._folder, self._stored = self._folder, None, None
         if folder is not None:
             folder.cleanup()
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Of a checkpoint in the model's own type only."""
+    """Rows for a checkpoint in the model's own dtype only."""
     if shape.quantization is not None:
         return
     written = _Written(shape)

@@ -1,7 +1,7 @@
 """Decode steps whose launches begin before the one before them has ended.
 
-The same engine as that of the steps but for how it launches: what engine/kernels/gpu/
-overlapping.py brings, before it is switched on.
+The engine is that of steps.py except for how it launches, to show what
+engine/kernels/gpu/overlapping.py gains before it is switched on.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """One engine for all of them, in a process of its own: what is launched there is so."""
+    """Rows of one engine, in a separate process, as the switch applies to a whole process."""
     from bench.gpu.engines import Loaded  # more than torch and triton
 
     loaded = Loaded(shape)

@@ -17,7 +17,7 @@ FEWEST_LINES = 4  # else they are summed on the host
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Of the KV that is handed over, in the model's own type only."""
+    """Rows for the KV of a hand-over, in the model's own dtype only."""
     if shape.quantization is not None:
         return
     tokens = f"{shape.handed_over} tokens"
@@ -38,7 +38,7 @@ def _blocks(shape: Shape, device: torch.device) -> Tensor:
 
 
 def _pieces(shape: Shape, device: torch.device) -> Prepared:
-    """As they come from a source, to blocks of half as many tokens."""
+    """Copy pieces, as they come from a source, to blocks of half as many tokens."""
     source = _blocks(shape, device)
     count, heads, _, half = source.shape
     target = torch.zeros(count, 2, heads, half, dtype=torch.uint8, device=device)
@@ -59,7 +59,7 @@ def _pieces(shape: Shape, device: torch.device) -> Prepared:
 
 
 def _sums(shape: Shape, step: int, device: torch.device) -> Prepared:
-    """Of all blocks at once; there is no XXH3 in torch to compare with."""
+    """Checksums of all blocks at once; torch has no XXH3 to compare with."""
     memory = _blocks(shape, device).flatten(1)
     count, size = memory.shape
     lines = size // step

@@ -1,4 +1,4 @@
-"""What lies between products: norms and gates, beside torch's own."""
+"""The kernels between products: norms and gates, compared with torch's own."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +21,7 @@ EPS = 1e-5
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Each for a step of every batch, and for a prompt."""
+    """Rows of each kernel, for a step of every batch, and for a prompt."""
     if shape.quantization is not None:
         return
     width = shape.intermediate_size

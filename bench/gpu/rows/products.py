@@ -1,7 +1,7 @@
-"""The dense products of a layer and of the head, which cuBLAS does for us.
+"""The dense products of a layer and of the LM head, which cuBLAS does for us.
 
-Beside it stand, for few rows, the kernel that multiplies by weights of experts, and for very
-few that of layers of few rows, alone.
+For few rows they are compared with the kernel for experts' weights, and for very few rows also
+with the unfused kernel of engine/kernels/gpu/few_rows.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ from engine.kernels.weights import PlainWeight
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Each product with one row for each sequence of a step, and for a whole prompt."""
+    """Rows of each product: one input row per sequence of a step, and a whole prompt."""
     if shape.quantization is not None:
         return
     for name, outputs, inputs in products_of(shape):
         for tokens in (*shape.batches, shape.prefill):
             if name == "head" and tokens == shape.prefill:
-                continue  # of a prompt, one row goes through the head
+                continue  # only one row of a prompt goes through the head
             make = partial(_make, tokens, outputs, inputs, shape.dtype)
             yield Row("product", f"{name} {outputs} x {inputs}, {tokens} rows", make)
 

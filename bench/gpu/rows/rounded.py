@@ -1,6 +1,6 @@
-"""Norms and gates that round to 8 bits, beside a launch for it behind them, and that launch.
+"""Norms and gates that quantize to fp8, compared with a separate launch; and that launch.
 
-Of shapes with experts, norms whose rows come out whole as well, for a router.
+For shapes with experts also norms whose output is both whole and quantized, for a router.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 
 def _before_experts(shape: Shape) -> Iterator[Row]:
-    """As they are where weights are rounded, which changes nothing else of a norm."""
+    """Rows of norms before experts, with quantized weights, which changes nothing else."""
     for tokens in (*shape.batches, shape.prefill):
         for called, group in GROUPS.items():
             make = partial(_both, (tokens, shape.hidden_size), shape.dtype, group)
@@ -61,7 +61,7 @@ def _both(
     given = x, residual, weight, EPS, 1.0
 
     def whole(norms: DualOutputNorms) -> Tensor:
-        """What is compared: where a last bit differs, 8 bits differ by a step."""
+        """The whole output, which is compared: fp8 would turn a last bit into a whole step."""
         return norms.add_norm(*given)[0].whole
 
     def behind() -> QuantizedRows:
@@ -78,7 +78,7 @@ def _both(
 def _rows(
     sizes: tuple[int, int], dtype: torch.dtype, group: int | None, device: torch.device
 ) -> Prepared:
-    """As attention's answers are, which come whole."""
+    """Rows like attention's results, which come unquantized."""
     given = torch.randn(sizes, dtype=dtype, device=device)
 
     def by_torch() -> Tensor:

@@ -1,4 +1,4 @@
-"""From logits to tokens: ours without a sort, beside the usual way with one."""
+"""From logits to tokens: our way without a sort, compared with the usual way with one."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -32,7 +32,7 @@ WIDTH = 3.0  # of logits, about as wide as a model's
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Every setting for a row of each batch."""
+    """Rows of every setting, for each batch."""
     if shape.quantization is not None:
         return
     for count in shape.batches:
@@ -72,7 +72,7 @@ def _choose(
 
 
 def _usual(logits: Tensor, setting: tuple[float, int, float, float]) -> Tensor:
-    """By a sort where it takes one, and torch's own draw; it waits for nothing either."""
+    """The usual way: a sort if needed, and torch's own sampling; does not wait either."""
     temperature, top_k, top_p, min_p = setting
     scaled = logits / temperature
     if min_p:
@@ -90,7 +90,7 @@ def _usual(logits: Tensor, setting: tuple[float, int, float, float]) -> Tensor:
 
 
 def _adjust(count: int, vocabulary: int, device: torch.device) -> Prepared:
-    """Of answers that have some tokens already; in place, so the twin has logits of its own."""
+    """Adjust logits of answers with some tokens; in place, so the twin has its own logits."""
     logits, listed = (
         WIDTH * torch.randn(count, vocabulary, device=device),
         min(LISTED, vocabulary),
@@ -115,7 +115,7 @@ def _adjust(count: int, vocabulary: int, device: torch.device) -> Prepared:
 
 
 def _ban(count: int, vocabulary: int, device: torch.device) -> Prepared:
-    """One token of each 32 is allowed; what is banned cannot be compared by its distance."""
+    """Ban all but one of each 32 tokens; banned logits cannot be compared by distance."""
     logits = WIDTH * torch.randn(count, vocabulary, device=device)
     every = torch.arange(count, dtype=torch.int32, device=device)
     bits = torch.ones(count, -(-vocabulary // 32), dtype=torch.int32, device=device)

@@ -1,7 +1,7 @@
-"""All products of a step with weights of 8 bits, as one graph, beside torch._scaled_mm's.
+"""All products of a step with fp8 weights, as one graph, compared with torch._scaled_mm's.
 
-Rows are rounded already: norms and gates do that on the way. Each layer has weights of its own,
-as in a model, so none is found in a cache.
+Rows are already quantized, as norms and gates do that. Each layer has its own weights, as in a
+model, so that none is in a cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,14 +25,14 @@ HEAD = "head"
 
 
 class Product(NamedTuple):
-    """One of a step, and what comes into it."""
+    """One product of a step, and its input."""
 
     rows: QuantizedRows
     weight: Fp8Weight
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Of dense shapes in 8 bits, for each batch."""
+    """Rows of dense shapes in fp8, for each batch."""
     if shape.quantization != "fp8" or shape.num_experts:
         return
     for batch in shape.batches:
@@ -47,7 +47,7 @@ def _make(shape: Shape, batch: int, device: torch.device) -> Prepared:
     ours = TritonProducts()
 
     def run() -> Tensor:
-        """What the last comes to."""
+        """The result of the last product."""
         return [ours.multiply(*one) for one in step][-1]
 
     rivals = {"torch._scaled_mm": partial(_scaled, step, device)}
@@ -55,7 +55,7 @@ def _make(shape: Shape, batch: int, device: torch.device) -> Prepared:
 
 
 def _step(shape: Shape, batch: int, device: torch.device) -> Iterator[Product]:
-    """In their order, the head last; layers have like weights, each at a place of its own."""
+    """The products in order, the head last; layers have equal weights at separate addresses."""
     kinds = [
         (name, _product(batch, (outputs, inputs), shape.dtype, device))
         for name, outputs, inputs in products_of(shape)
@@ -76,7 +76,7 @@ def _product(
 
 
 def _scaled(step: Sequence[Product], device: torch.device) -> Run:
-    """By cuBLAS, a scale for each row and for each output."""
+    """The products by cuBLAS, with a scale for each row and each output."""
 
     def run() -> Tensor:
         return [scaled(given, weight.values[0], weight.scales[0]) for given, weight in step][-1]
@@ -89,7 +89,7 @@ def scaled(rows: QuantizedRows, values: Tensor, scales: Tensor) -> Tensor:
     return torch._scaled_mm(
         rows.values,
         values.T,
-        scale_a=rows.scales.flatten()[:, None],  # however one column lies: its stride must be 1
+        scale_a=rows.scales.flatten()[:, None],  # whatever its layout, its stride must be 1
         scale_b=scales,
         out_dtype=rows.dtype,
     )

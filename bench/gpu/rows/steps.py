@@ -1,7 +1,7 @@
 """Whole steps of our engine: decode by batch, a long prompt, and short ones in two ways.
 
-A step's tokens are on the host when it ends, and the next one may be launched by then: so it
-takes from one end to the next one's. What of that the device does not work is the host's.
+A step's tokens are on the host when it ends, and the next one may be launched by then, so a
+step's time is from one end to the next. The part in which the device is idle is the host's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """One engine for all of them, which goes with the last."""
+    """Rows of one engine, which is freed after the last."""
     from bench.gpu.engines import Loaded  # more than torch and triton
 
     loaded = Loaded(shape)
@@ -36,12 +36,12 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 
 def _wanted_first(batches: Sequence[int]) -> Sequence[int]:
-    """The smallest and the largest, of which something is asked; then those between."""
+    """The smallest and the largest batch, which have targets; then those between."""
     return sorted(batches, key=lambda batch: min(batches) < batch < max(batches))
 
 
 def decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
-    """Steps of so many sequences, each with the shape's context and some tokens more."""
+    """Decode steps of `batch` sequences, each with the shape's context and some more tokens."""
     from bench.gpu.engines import room_of
 
     ours, shape = loaded.on(device), loaded.shape
@@ -59,12 +59,12 @@ def _prefill(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
 
 
 def _without_graphs(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
-    """Launched kernel by kernel, as larger batches are."""
+    """A prompt launched kernel by kernel, like larger batches."""
     from engine.running.device import DeviceRunner
 
     prepared, runner = _prefill(loaded, tokens, device), loaded.on(device).runner
     if not isinstance(runner, DeviceRunner):
-        return prepared  # a CPU's, which has none
+        return prepared  # a CPU's runner, which has no graphs
     pieces, runner.pieces = runner.pieces, None
 
     def put_back() -> None:

@@ -1,4 +1,4 @@
-"""Dense products with weights of 8 and of 4 bits, beside cuBLAS with the weights whole."""
+"""Dense products with fp8 and int4 weights, compared with cuBLAS on unquantized weights."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +20,7 @@ FOUR: Formats = {"int4": int4_weight}
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """8 bits for shapes that are to have them, 4 for dense ones that have whole weights."""
+    """fp8 for shapes that are quantized so, int4 for dense shapes with unquantized weights."""
     if shape.num_experts:
         return
     formats = EIGHT if shape.quantization == "fp8" else FOUR
@@ -60,7 +60,7 @@ def _whole(given: Tensor, values: Tensor) -> Run:
 
 
 def _scaled(given: Tensor, values: Tensor) -> Run:
-    """By cuBLAS, a scale for each row and for each output; its inputs are rounded already."""
+    """By cuBLAS, with a scale for each row and each output; inputs are already quantized."""
     (ours, our_scales), (theirs, their_scales) = (
         to_fp8(one, one.shape[1]) for one in (given, values)
     )

@@ -1,8 +1,8 @@
 """Whole steps of transformers' continuous batching over a model of the same shape.
 
-In a process of their own. They measure themselves: by their own stamps of tokens, with the
-prompt's arrival by the same clock. In 8 bits their linear layers are torch._scaled_mm's: what
-transformers brings for 8 bits takes its kernels from a hub while it runs.
+They run in a separate process and measure themselves, by transformers' own timestamps of tokens
+and of the prompt's arrival. In fp8 the linear layers are torch._scaled_mm's, because
+transformers' own fp8 downloads its kernels from a hub at run time.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ Measure = Callable[["TransformersEngine"], float]
 
 @dataclass(slots=True)
 class _Model:
-    """One for all rows of a shape, made by the first."""
+    """One model for all rows of a shape, made by the first."""
 
     shape: Shape
     _made: Any = field(default=None)
@@ -70,7 +70,7 @@ def _prompt_s(tokens: int) -> Measure:
 def _make(
     model: _Model, room: tuple[int, int], measure: Measure, floor: Floor, device: torch.device
 ) -> Prepared:
-    """`room` is for so many sequences of so many tokens."""
+    """Prepare a row; `room` is the sequences, and the tokens of each."""
     from bench.engine.theirs import TransformersEngine  # more than torch and triton
 
     stack = ExitStack()

@@ -48,9 +48,9 @@ class _Call(Structure):
 class PagedAttention:
     """Attention of one batch over paged KV [block, layer, part, kv_head, token, width].
 
-    `spans`, four numbers for a sequence, say where its queries start and how many there are,
-    which row of the queries is the first, and where in `tables` its block ids begin. Of a value
-    the first `value_width` numbers count; None: all. Nothing of this changes while it is used.
+    `spans` has four numbers for each sequence: the position of its first query, the number of
+    queries, the row of the first one, and where in `tables` its block ids begin. A value is the
+    first `value_width` numbers of its row; None: all. None of this changes while it is in use.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class PagedAttention:
         )
 
     def renew(self, spans: Numbers, tables: Numbers) -> None:
-        """As many sequences, elsewhere; calls that were remembered are of these now."""
+        """Replace the sequences by as many others; recorded calls then use these."""
         assert len(spans) == len(self._kept[1]), "as many"
         self._kept = self._kept[0], spans, tables
         self._plan.spans, self._plan.tables = spans.buffer_info()[0], tables.buffer_info()[0]
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """[tokens, heads, width] against the layer's KV; [tokens, heads * value_width]."""
+        """Attend to the layer's KV: [tokens, heads, width] to [tokens, heads * value_width]."""
         tokens, heads, width = queries.shape
         assert queries.dtype is self._kept[0].dtype, "kept as it was computed"
         if queries.stride()[1:] != (width, 1):

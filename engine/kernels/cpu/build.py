@@ -1,9 +1,9 @@
 """Compiles the CPU kernels, once for a machine: `python -m engine.kernels.cpu.build`.
 
-They know pointers and sizes, and neither Python nor torch, so a compiler is all it takes. The
-library lies under the environment's own prefix, or where that cannot be written, in the user's
-cache. Its name has a digest of the sources, of the flags and of the processor's features: code
-for one machine is not found by another, and a new version does not find the old one.
+They depend on neither Python nor torch, so only a compiler is needed. The library is stored
+under the virtual environment's prefix, or, if that is not writable, in the user's cache. Its
+name contains a digest of the sources, the flags and the processor's features, so another
+machine or another version compiles its own.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ LONGEST_S = 300
 
 
 def main() -> None:
-    """Say in one line what became of it; without a compiler that is no failure."""
+    """Compile, and print the outcome in one line; a missing compiler is not a failure."""
     try:
         said = f"CPU kernels: {library()}"
     except KernelsUnavailable as error:
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def library() -> Path:
-    """The compiled kernels, compiled now if they never were; raises KernelsUnavailable."""
+    """The compiled library, compiled now if it does not exist; raises KernelsUnavailable."""
     name = f"pdserve-{_digest()}.so"
     for folder in _folders():
         with suppress(OSError):
@@ -51,7 +51,7 @@ def library() -> Path:
 def compile_into(target: Path, compiler: str, flags: Sequence[str] = FLAGS) -> None:
     """Compile all sources into one library; raises KernelsUnavailable.
 
-    It appears at its place all at once, so who finds it finds it whole.
+    The file appears at `target` atomically, so no process finds a part of it.
     """
     sources = sorted(str(path) for path in SOURCES.glob("*.cpp"))
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
@@ -67,13 +67,13 @@ def compile_into(target: Path, compiler: str, flags: Sequence[str] = FLAGS) -> N
 
 
 def _complaint(said: bytes) -> str:
-    """The first line that is an error; a compiler says much around it."""
+    """The first line of the compiler's output that is an error."""
     lines = said.decode(errors="replace").splitlines()
     return next((line for line in lines if "error" in line), "failed without a word")
 
 
 def _build(target: Path) -> Path:
-    """One process compiles, others wait for it."""
+    """Compile under a lock: of several processes one compiles, and the others wait for it."""
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
@@ -82,7 +82,7 @@ def _build(target: Path) -> Path:
 
 
 def _folders() -> Iterable[Path]:
-    """Where kernels may lie, best first; a user whom the system does not know has no home."""
+    """The folders for the library, best first; an unknown user has no home."""
     yield Path(sys.prefix) / "cache"
     if cache := os.environ.get("XDG_CACHE_HOME"):
         yield Path(cache) / "pdserve"
@@ -99,7 +99,7 @@ def _digest() -> str:
 
 
 def _features() -> str:
-    """What Linux says of the first processor: its model and its instructions."""
+    """The first processor's model and instructions, as Linux reports them."""
     with suppress(OSError):
         lines = CPU_INFO.read_text().split("\n\n")[0].splitlines()
         told = ("model name", "flags", "Features", "CPU part")

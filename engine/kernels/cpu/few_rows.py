@@ -54,7 +54,9 @@ class FewRows:
 
 
 def packed_as_we_read(packed: Tensor, weight: Tensor) -> bool:
-    """[outputs / 64, inputs / 2, 64, 2], padded with zeros; seen in two blocks."""
+    """Whether the layout is [outputs / 64, inputs / 2, 64, 2], padded with zeros; looks at two
+    blocks.
+    """
     outputs, inputs = weight.shape
     size, blocks = OUTPUTS_OF_A_BLOCK, -(-outputs // OUTPUTS_OF_A_BLOCK)
     deep, rest = divmod(_numbers(packed), blocks * size)

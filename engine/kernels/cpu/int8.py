@@ -1,7 +1,7 @@
-"""Weights of 8 bits: half the memory of bfloat16, and half the bytes that a step reads.
+"""int8 weights: half the memory of bfloat16, and half the bytes that a step reads.
 
-Each output has its scale, and each row of inputs gets one when it is multiplied. Sums are
-exact, so what is lost is lost by rounding to 8 bits, and by nothing else.
+Each output has a scale, and each row of inputs gets one when it is multiplied. Sums are exact,
+so rounding to 8 bits is the only error.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ class _Weight(Structure):
 
 
 class Int8Linear:
-    """y = x W^T + b, for a bfloat16 W [outputs, inputs] that is rounded to 8 bits here."""
+    """y = x W^T + b, for a bfloat16 W [outputs, inputs] that is quantized to int8 here."""
 
     def __init__(self, library: Library, weight: Tensor, bias: Tensor | None) -> None:
         whole, scales = quantize(weight)
@@ -63,13 +63,13 @@ class Int8Linear:
 
 @dataclass(slots=True)
 class Quantizer:
-    """Makes weights of 8 bits, and remembers how far each product then is from what it was."""
+    """Makes int8 weights, and records the error that this adds to each product."""
 
     library: Library
     errors: list[float] = field(default_factory=list)
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Int8Linear:
-        """`weight` is not kept."""
+        """Quantize `weight`, which is not kept."""
         made = Int8Linear(self.library, weight, bias)
         generator = torch.Generator().manual_seed(PROBE_SEED)
         probe = torch.randn(PROBE_ROWS, weight.shape[1], generator=generator).bfloat16()
@@ -79,7 +79,7 @@ class Quantizer:
         return made
 
     def summary(self) -> str:
-        """One line for the log."""
+        """One line for the log about the errors."""
         if not self.errors:
             return "no product has weights of 8 bits"
         mean, most = statistics.mean(self.errors), max(self.errors)
@@ -90,14 +90,14 @@ class Quantizer:
 
 
 def quantize(values: Tensor) -> tuple[Tensor, Tensor]:
-    """[rows, size] to whole numbers -127 .. 127, int8, and a float32 scale for each row."""
+    """[rows, size] to int8, -127 .. 127, and a float32 scale for each row."""
     scales = values.float().abs().amax(1) / LARGEST
     back = torch.where(scales > 0, 1 / scales, 0)
     return (values.float() * back[:, None]).round().to(torch.int8), scales
 
 
 def _pack(whole: Tensor) -> tuple[Tensor, Tensor]:
-    """[outputs / 64, inputs / 4, 64, 4], and what MIDDLE adds up to, for each output."""
+    """The kernel's layout [outputs / 64, inputs / 4, 64, 4], and MIDDLE's part of each sum."""
     outputs, inputs = whole.shape
     blocks, words = -(-outputs // OUTPUTS_OF_A_BLOCK), -(-inputs // INPUTS_OF_A_WORD)
     missing = words * INPUTS_OF_A_WORD - inputs, blocks * OUTPUTS_OF_A_BLOCK - outputs

@@ -1,10 +1,9 @@
-"""Weights in pages of 2 MiB, though they are smaller than that, or lie across their borders.
+"""Puts weights into pages of 2 MiB, even those that are smaller or cross a page's border.
 
-A product of a few rows reads its weight at the rate of memory, and in pages of 4 KiB it waits
-for each to be found. Torch asks for large pages where a tensor is larger than one; smaller
-weights lie in the heap, behind one another. Once all are there, the heap around them is
-gathered into large pages (madvise(2): MADV_HUGEPAGE, and MADV_COLLAPSE of Linux 6.1, which
-copies now).
+A product of a few rows reads its weight at memory bandwidth, and with pages of 4 KiB address
+translation slows it down. Torch requests large pages for tensors larger than one; smaller
+weights are neighbours in the heap. Once all are loaded, the heap around them is collapsed into
+large pages (madvise(2): MADV_HUGEPAGE, and MADV_COLLAPSE of Linux 6.1, which copies at once).
 """
 
 import ctypes
@@ -16,17 +15,17 @@ _HUGEPAGE, _COLLAPSE = 14, 25
 
 
 def gather(weights: Iterable[tuple[int, int]]) -> int:
-    """Of (address, bytes); how many large pages hold some of them now.
+    """Move weights, as (address, bytes); returns how many large pages now hold parts of them.
 
-    Where the system has none, or not now, or other memory than the heap's is beside, nothing
-    changes, but for time.
+    If the system has no large pages, or none free, or if a page would include memory outside
+    the heap, nothing changes there.
     """
     if sys.platform != "linux":
         return 0
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     pages = sorted({page for at, size in weights for page in _pages(at, size)})
-    for page in pages:  # all of them first: neighbours become one mapping
+    for page in pages:  # all of them first, so that neighbours become one mapping
         madvise(page * PAGE, PAGE, _HUGEPAGE)
     return sum(madvise(page * PAGE, PAGE, _COLLAPSE) == 0 for page in pages)
 

@@ -18,15 +18,15 @@ from typing import TypeAlias
 from engine.errors import KernelsUnavailable
 
 Kinds: TypeAlias = "tuple[type[c_void_p | c_int64 | c_float], ...]"
-Argument: TypeAlias = object  # a number, an address, None, or what ctypes points to
+Argument: TypeAlias = object  # a number, an address, None, or a ctypes object to point to
 _POINTER, _NUMBER = c_void_p, c_int64
-_HEAVY: dict[str, Kinds] = {  # Python goes on meanwhile
+_HEAVY: dict[str, Kinds] = {  # called without the GIL
     "pd_attend": (_POINTER, _POINTER),
     "pd_multiply": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_noisiest": (_POINTER, _NUMBER, _POINTER, _POINTER, *[_NUMBER] * 3),
 }
-_LIGHT: dict[str, Kinds] = {  # over before another thread could have done anything
+_LIGHT: dict[str, Kinds] = {  # too short to release the GIL
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
     "pd_add_norm": (*[_POINTER] * 5, *[_NUMBER] * 6, c_float, c_float),
     "pd_gate": (_POINTER, _POINTER, *[_NUMBER] * 5),
@@ -41,7 +41,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         try:
             heavy, light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-        except OSError as error:  # spoiled, or for another system's libraries
+        except OSError as error:  # damaged, or for another system's libraries
             raise KernelsUnavailable(f"cannot be opened: {error}") from error
         self._opened = heavy
         self._functions = {
@@ -61,7 +61,7 @@ class Library:
 
     @property
     def multiplies_int8_quads(self) -> bool:
-        """Whether this CPU has instructions that multiply numbers of 8 bits in fours."""
+        """Whether this CPU has instructions that multiply int8 in groups of four."""
         return bool(self._opened.pd_quads())
 
     @contextmanager
@@ -78,7 +78,7 @@ class Library:
 
 
 class Function:
-    """One C function. `call` takes numbers, addresses, and what ctypes points to."""
+    """One C function. `call` takes numbers, addresses, and ctypes objects to point to."""
 
     __slots__ = ("_again", "_kinds", "call", "plain")
 
@@ -112,11 +112,11 @@ class RecordedCalls:
         self._kept += things
 
     def replay(self) -> None:
-        """Make all calls again, on what their memory holds now."""
+        """Repeat all calls, on the current contents of their memory."""
         self._replay(self._words.buffer_info()[0], len(self._words))
 
     def _word(self, kind: type, arg: Argument) -> int:
-        """As pd_replay takes arguments: 64 bits each."""
+        """An argument in the form that pd_replay takes: 64 bits."""
         if kind is c_float:
             (bits,) = struct.unpack("<I", struct.pack("<f", arg))
             return int(bits)

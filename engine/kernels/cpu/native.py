@@ -1,7 +1,7 @@
 """The compiled CPU kernels, as Python calls them: pointers and sizes of torch's tensors.
 
-Every one of them has a twin in plain torch, which is what they are tested against and what
-runs without them. Threads are those of torch: both use the same OpenMP runtime.
+Each has a twin in plain torch, which it is tested against, and which runs without it. They run
+on torch's threads: both use the same OpenMP runtime.
 """
 
 import logging
@@ -61,7 +61,7 @@ class CpuKernels:
 
     @property
     def few_row_products(self) -> FewRowProducts | None:
-        """None: on a CPU a call costs next to nothing."""
+        """None: on a CPU a call costs almost nothing."""
         return None
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
@@ -127,7 +127,7 @@ class CpuKernels:
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """The sum is rounded to its dtype before it is normed."""
+        """See Kernels. The sum is rounded to its dtype before it is normed."""
         assert inputs.dtype is residual.dtype, "as all of a model's"
         inputs, residual = inputs.contiguous(), residual.contiguous()
         rows, size = inputs.shape
@@ -175,10 +175,10 @@ class CpuKernels:
         memory: Tensor,
         slots: Tensor,
     ) -> None:
-        """Queries, keys and values [tokens, heads, width]: turn the first two, keep the others.
+        """Rotate queries and keys, and write keys and values; all [tokens, heads, width].
 
-        In place, by cosines and sines [tokens, 1, width], if there are `angles`; then keys and
-        values go to the rows `slots` [2, tokens * kv_heads] of `memory` [.., width].
+        Rotates in place, by cosines and sines [tokens, 1, width], if there are `angles`; writes
+        keys and values to the rows `slots` [2, tokens * kv_heads] of `memory` [.., width].
         """
         queries, keys, values = parts
         tokens, _, width = queries.shape
@@ -206,9 +206,9 @@ class CpuKernels:
         )
 
     def gumbel_argmax(self, logits: Tensor, keys: Tensor) -> Tensor:
-        """[rows, vocabulary] float32 and [rows, 2] int64 to [rows] int64 tokens.
+        """The largest logit plus noise: [rows, vocabulary] float32 to [rows] int64 tokens.
 
-        The largest with the noise of engine/sampling/noise.py, its twin, within 1e-5.
+        `keys` [rows, 2] int64. The noise is that of engine/sampling/noise.py, within 1e-5.
         """
         assert logits.dtype is torch.float32, "as noise is"
         if logits.stride(1) != 1:
@@ -227,7 +227,7 @@ class CpuKernels:
         return tokens
 
     def write(self, memory: Tensor, slots: Tensor, rows: Tensor) -> None:
-        """[tokens, heads, width] to the rows `slots` [tokens * heads] of `memory`."""
+        """Write [tokens, heads, width] to the rows `slots` [tokens * heads] of `memory`."""
         tokens, heads, width = rows.shape
         assert rows.dtype is memory.dtype, "kept as it was computed"
         if rows.stride()[1:] != (width, 1):
@@ -247,9 +247,9 @@ class CpuKernels:
 
 
 def open_kernels(wanted: str) -> CpuKernels | None:
-    """None where plain torch is `wanted`, or where there are none and `auto` leaves it open.
+    """The kernels; None if `torch` is `wanted`, or if `auto` is and they are not available.
 
-    Raises KernelsUnavailable where they are wanted by name: `native`.
+    With `native`, raises KernelsUnavailable instead.
     """
     if wanted == "torch":
         log.info("kernels: plain torch, as demanded")

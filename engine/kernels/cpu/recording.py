@@ -1,9 +1,9 @@
 """Records a forward pass on the CPU, so that it can be replayed by its kernels' calls alone.
 
-A replay is right if only kernels compute, if their memory stays where it was, and if what
-changes between runs is in tensors, not in Python. An Arena keeps the memory in place. A
-dispatch mode watches torch: any operation that is neither a view nor an allocation makes the
-recording unusable, and the caller goes on without one.
+A replay is correct if all computation is done by kernels, if their memory stays in place, and
+if everything that changes between runs is in tensors, not in Python. An Arena keeps the memory
+in place. A dispatch mode watches torch: any operation that is neither a view nor an allocation
+makes the recording unusable, and the caller continues without one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,8 @@ NEW = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)
 class Arena:
     """The memory of recorded work, for the engine's lifetime.
 
-    Memory that a tensor no longer uses is reused by the next tensor, so caches stay warm, and
-    by other recordings: only one of them runs at any time.
+    Memory that a tensor no longer uses is reused by the next tensor, so that CPU caches stay
+    warm, and by other recordings, as only one of them runs at any time.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Arena:
         return self._take(len(self._chunks) - 1, shape, dtype)
 
     def _take(self, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """With a storage of its own, which tells when the last view of it is gone."""
+        """A tensor with a storage of its own, which shows when the last view of it is gone."""
         bytes_of = self._chunks[index].numpy()
         made = torch.frombuffer(bytes_of, dtype=dtype, count=prod(shape))
         self._taken[index] = StorageWeakRef(made.untyped_storage())
@@ -63,7 +63,7 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: nothing here is compiled, and to skip it torch loads its compiler, for 1.5 s."""
+        """False: nothing here is compiled, and if True torch loads its compiler, for 1.5 s."""
         return False
 
     def __torch_dispatch__(
@@ -82,7 +82,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _lies_in(made: Made, source: Tensor) -> bool:
-    """Whether `made` shares its source's storage; an operation for views may have copied."""
+    """Whether `made` shares its source's storage; even view operations copy at times."""
     parts = [made] if isinstance(made, Tensor) else made
     whole = source.untyped_storage().data_ptr()
     return all(part.untyped_storage().data_ptr() == whole for part in parts)
@@ -91,9 +91,9 @@ def _lies_in(made: Made, source: Tensor) -> bool:
 def record(
     library: Library, arena: Arena, work: Callable[[], Tensor]
 ) -> tuple[Tensor, RecordedCalls | str]:
-    """Run `work`: its result, and the calls that recompute that tensor in place.
+    """Run `work`; returns its result, and the calls that recompute that tensor in place.
 
-    Instead of the calls, the name of an operation that cannot be replayed.
+    If an operation cannot be replayed, returns its name instead of the calls.
     """
     watch = _Watch(arena)
     with library.recording() as calls, watch:

@@ -9,8 +9,8 @@ from engine.kernels.gpu.paged_call import Heads
 
 
 def decode_floor(heads: Heads, lengths: Sequence[int], window: int | None = None) -> Floor:
-    """Each query and what it sees is read once, each result written once; all query heads
-    multiply as in `prefill_floor`, with one query for each sequence.
+    """Each query and the KV that it sees are read once, and each result is written once; the
+    operations are those of `prefill_floor` with one query for each sequence.
     """
     return prefill_floor(heads, [(1, length) for length in lengths], window)
 
@@ -18,10 +18,10 @@ def decode_floor(heads: Heads, lengths: Sequence[int], window: int | None = None
 def prefill_floor(
     heads: Heads, chunks: Sequence[tuple[int, int]], window: int | None = None
 ) -> Floor:
-    """Chunks of some queries, each the end of a sequence of some length (theirs included).
+    """`chunks` are (queries, length): the last queries of a sequence of that total length.
 
-    A query is multiplied with each key that it sees, and so is its weight with each value.
-    Keys and values are read once for a chunk, by all its queries and heads together.
+    Each query is multiplied with each key that it sees, and each weight with its value. Keys
+    and values are read once for a chunk, by all its queries and heads together.
     """
     asked = sum(count for count, _ in chunks)
     read = sum(
@@ -36,9 +36,10 @@ def prefill_floor(
 def turn_floor(
     queries: Tensor, keys: Tensor, values: Tensor | None, rope: Tensor | None
 ) -> Floor:
-    """Queries, keys, values and a row of the table per token are read, all but it written.
+    """Queries, keys, values and a table row per token are read; all but the row are written.
 
-    What turns is multiplied with its cosine, another number with a sine, and both are added.
+    Each rotated number is multiplied with its cosine, its partner with a sine, and both are
+    added.
     """
     numbers = queries.numel() + keys.numel() + (0 if values is None else values.numel())
     if rope is None:
@@ -54,7 +55,7 @@ def _first_sees(count: int, length: int, window: int | None) -> int:
 
 
 def _pairs(count: int, length: int, window: int | None) -> int:
-    """Queries and the tokens they see, counted in pairs."""
+    """The number of pairs of a query and a token that it sees."""
     first = length - count + 1
     if window is None or length <= window:
         return count * (first + length) // 2

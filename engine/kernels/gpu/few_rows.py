@@ -1,17 +1,17 @@
 """A product of few rows with an unquantized weight, fused with norm, gate and residual.
 
-    made = onto + scale * activate(norm(x) W^T + b)      each of it where it is there
+    made = onto + scale * activate(norm(x) W^T + b)      (all but the product are optional)
 
-A decode step of few sequences reads all weights and does little else, so what it takes longer
-than its bytes is what lies between launches: each starts behind the end of the one before, and
-memory is idle in between. So a norm, a gate and a residual have none of their own here.
+A decode step of few sequences reads all weights and does little else. What it takes beyond that
+is the gaps between launches: each starts after the end of the one before, and memory is idle
+in between. So norm, gate and residual have no launches of their own here.
 
-A program makes OUTPUTS of the product for all rows: each weight is read once, sixteen bytes for
-each thread and load, past the caches' order (it is not wanted again), and multiplied in float32
-without tensor cores, which would multiply rows that are not there. The rows are read by every
-program, out of the nearest cache. A norm's factor is one number for each row, so it is taken in
-behind the sum: nothing waits for it, and normed rows are not rounded. A product is rounded
-before its gate and before it is added, as it is where each has its own launch.
+A program makes OUTPUTS of the product for all rows: each weight is read once, sixteen bytes per
+thread and load, with an evict-first hint, and multiplied in float32 without tensor cores, which
+would multiply rows that do not exist. Every program reads the rows, from the nearest cache. A
+norm's factor is one number per row, so it is applied after the sum: nothing waits for it, and
+normed rows are not rounded. The product is rounded before its gate and before the residual is
+added, as with separate launches.
 
 Twin: `few_rows_twin`. Floor: `few_rows_floor`.
 """
@@ -28,8 +28,8 @@ from engine.kernels.gpu.norms import rms_norm_twin
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 
 MOST_ROWS = 4
-OUTPUTS = 8  # of a program; behind a gate, half as many from twice as many
-CHUNKS = 128  # vectors of each row and output at a time, a thread each
+OUTPUTS = 8  # per program, before a gate halves them
+CHUNKS = 128  # vectors of each row and output at a time, one per thread
 VECTOR_BYTES = 16
 NO_GATE = -1
 
@@ -39,9 +39,9 @@ def few_rows(
 ) -> Tensor:
     """[rows, inputs] by [outputs, inputs] to [rows, outputs]; behind a gate, half of them.
 
-    Up to MOST_ROWS rows, ValueError for more; KeyError for a gate that is none of ACTIVATIONS.
-    `bias` [outputs]. The last dimension of each is contiguous, and all but the norm's weight
-    are of one dtype.
+    ValueError for more than MOST_ROWS rows; KeyError for a gate that is not in ACTIVATIONS.
+    `bias` [outputs]. The last dimension of each tensor must be contiguous, and all but the
+    norm's weight must have one dtype.
     """
     norm, gate, onto = fusion
     count, inputs = rows.shape
@@ -70,7 +70,7 @@ def few_rows(
 def few_rows_twin(
     rows: Tensor, weight: Tensor, bias: Tensor | None = None, fusion: Fusion = NO_FUSION
 ) -> Tensor:
-    """The same in plain torch, in float64 where `rows` are."""
+    """The same in plain torch, in float64 if `rows` are."""
     norm, gate, onto = fusion
     wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
     if norm is not None:
@@ -91,9 +91,9 @@ def few_rows_floor(
     gate: bool = False,
     onto: bool = False,
 ) -> Floor:
-    """The weight is read once, rows are read and answers written; a residual is read as well.
+    """Weight, rows and residual are read once, and results are written once.
 
-    What stands fusion a product has a few operations for each row, of which none are counted.
+    The few operations per row that are fused with the product are not counted.
     """
     width = outputs // 2 if gate else outputs
     moved = outputs * inputs + rows * (inputs + width * (2 if onto else 1))
@@ -107,11 +107,11 @@ def _few_rows(
     GATE: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, CHUNKS: tl.constexpr,
     VECTOR: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
-    """A program: OUTPUTS of all rows, of which those that are not there are read as the last.
+    """A program: OUTPUTS of all rows; missing rows are read as the last one.
 
-    Weights are loaded a step before they are multiplied, the first of them before the launch
-    before this one has ended: nobody writes them. Rows have sums of their own, of what each
-    thread multiplies, which are added up at the end.
+    Weights are loaded one step ahead, the first of them before the previous launch has ended,
+    as no kernel writes them. Each thread has its own sum per row, and these are added up at the
+    end.
     """
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     place = tl.arange(0, CHUNKS * VECTOR)[None, :]
@@ -149,13 +149,13 @@ def _few_rows(
 
 @triton.jit
 def _weights(at_output, at, inputs):
-    """[OUTPUTS, CHUNKS * VECTOR], zeros behind the inputs; to leave caches first."""
+    """Load [OUTPUTS, CHUNKS * VECTOR], zeros behind the inputs; evicted from caches first."""
     return tl.load(at_output + at, mask=at < inputs, other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit
 def _rows(x, rows, stride, at, there, ROWS: tl.constexpr):
-    """Each [1, CHUNKS, VECTOR] in float32, in threads as a weight is."""
+    """Load the rows, [1, CHUNKS, VECTOR] float32 each, spread over threads like a weight."""
     read = ()
     for row in tl.static_range(ROWS):
         source = x + tl.cast(tl.minimum(row, rows - 1), tl.int64) * stride
@@ -165,7 +165,7 @@ def _rows(x, rows, stride, at, there, ROWS: tl.constexpr):
 
 @triton.jit
 def _scaled(given, factors, squares, ROWS: tl.constexpr, VECTOR: tl.constexpr):
-    """Rows times a norm's weight, and the sums of their squares, for its factor."""
+    """Rows times the norm's weight, and the sums of their squares, for the norm's factor."""
     scaled, sums = (), ()
     for row in tl.static_range(ROWS):
         sums += (squares[row] + _by_thread(given[row] * given[row], VECTOR),)  # type: ignore[assignment]
@@ -175,7 +175,7 @@ def _scaled(given, factors, squares, ROWS: tl.constexpr, VECTOR: tl.constexpr):
 
 @triton.jit
 def _multiplied(sums, numbers, given, ROWS: tl.constexpr, VECTOR: tl.constexpr):
-    """What is added up of a vector needs no other thread."""
+    """Add the products to the sums; a vector is summed within one thread."""
     wide, added = numbers.to(tl.float32), ()
     for row in tl.static_range(ROWS):
         added += (sums[row] + _by_thread(wide * given[row], VECTOR),)  # type: ignore[assignment]
@@ -184,14 +184,14 @@ def _multiplied(sums, numbers, given, ROWS: tl.constexpr, VECTOR: tl.constexpr):
 
 @triton.jit
 def _by_thread(numbers, VECTOR: tl.constexpr):
-    """[.., size] to [.., size / VECTOR], each of what one thread has loaded."""
+    """Sum [.., size] to [.., size / VECTOR], over vectors that one thread has loaded."""
     few: tl.constexpr = numbers.shape[0]
     return tl.sum(tl.reshape(numbers, (few, numbers.shape[1] // VECTOR, VECTOR)), 2)
 
 
 @triton.jit
 def _product(sums, factor, bias, output, end, made):
-    """[OUTPUTS, CHUNKS] to [OUTPUTS] in float32, but rounded as `made` is."""
+    """Sum [OUTPUTS, CHUNKS] to [OUTPUTS]: float32, rounded to the dtype of `made`."""
     total = tl.sum(sums, 1) * factor
     if bias is not None:
         total += tl.load(bias + output, mask=output < end, other=0.0).to(tl.float32)
@@ -200,7 +200,7 @@ def _product(sums, factor, bias, output, end, made):
 
 @triton.jit
 def _store(answer, row, rows, output, width, onto, onto_stride, scale, made):
-    """What a gate made is rounded before it is added, too."""
+    """Add the residual and store; a gate's result is rounded before it is added, too."""
     inside = (output < width) & (row < rows)
     answer = answer.to(made.dtype.element_ty)
     if onto is not None:

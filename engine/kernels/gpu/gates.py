@@ -3,9 +3,9 @@
 Computed in float32 and rounded once; bound by memory, see `gate_floor`. A tanh-GELU is
 x * sigmoid(2z), which is x / 2 * (1 + tanh(z)) and never overflows.
 
-For a product with fp8 weights the same launch quantizes the rows (`gated_quantized`), to the
-bit as `quantize_rows` does. The scale of a whole row is known when all of it was seen, so a
-program goes through its row twice and computes it twice; the second read is from the cache.
+For a product with fp8 weights the same launch quantizes the rows (`gated_quantized`), with the
+same bits as `quantize_rows`. The scale of a whole row is known only at its end, so a program
+reads and computes its row twice; the second read is from the cache.
 """
 
 import torch
@@ -41,8 +41,8 @@ def gated(
 ) -> Tensor:
     """[rows, 2 * width] to [rows, width]: gates first, then ups (Shazeer 2020).
 
-    `activation` is one of ACTIVATIONS; KeyError for another. `alpha` and `limit` are
-    clamped_swiglu's. The last dimension is contiguous.
+    KeyError for an `activation` that is not in ACTIVATIONS. `alpha` and `limit` are
+    clamped_swiglu's. The last dimension must be contiguous.
     """
     kind = ACTIVATIONS[activation]
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
@@ -63,7 +63,7 @@ def gated_quantized(
     alpha: float = CLAMP[0],
     limit: float = CLAMP[1],
 ) -> QuantizedRows:
-    """`quantize_rows` of `gated`, without a launch of its own."""
+    """`quantize_rows` of `gated`, in one launch."""
     kind = ACTIVATIONS[activation]
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     made = empty_quantized(rows, width, group, gate_up)
@@ -84,7 +84,7 @@ def gated_quantized(
 def gated_twin(
     gate_up: Tensor, activation: str, alpha: float = CLAMP[0], limit: float = CLAMP[1]
 ) -> Tensor:
-    """The same in plain torch, in float64 where `gate_up` is."""
+    """The same in plain torch, in float64 if `gate_up` is."""
     wide = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32))
     gate, up = wide.chunk(2, -1)
     if activation == "clamped_swiglu":
@@ -97,9 +97,9 @@ def gated_twin(
 
 
 def gate_floor(rows: int, width: int, itemsize: int, written: int | None = None) -> Floor:
-    """Two numbers are read for each that is written, of so many bytes where it is rounded.
+    """Two numbers are read for each that is written, in `written` bytes if quantized.
 
-    A product, and an activation of some 7 operations.
+    Each is a product, and an activation of some 7 operations.
     """
     moved = (2 * itemsize + (written or itemsize)) * rows * width
     return Floor(bytes=moved, operations=8 * rows * width)
@@ -124,7 +124,7 @@ def _round_gate(
     gate_up, values, scales, stride, width, alpha, limit,
     KIND: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row, with one scale."""
+    """A program: one row, with one scale."""
     row = tl.program_id(0).to(tl.int64)
     source, within = gate_up + row * stride, tl.arange(0, BLOCK)
     largest, spoiled = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.int32)
@@ -146,7 +146,7 @@ def _round_gate_groups(
     KIND: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr,
     GROUP: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS of a row, each with its scale."""
+    """A program: GROUPS groups of a row, each with its own scale."""
     row = tl.program_id(0) + tl.arange(0, 1)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     at = (group[:, None] * GROUP + tl.arange(0, GROUP)[None, :])[None, :, :]
@@ -157,7 +157,7 @@ def _round_gate_groups(
 
 @triton.jit
 def _made(source, column, width, alpha, limit, KIND: tl.constexpr):
-    """Of the numbers at `column` of a row from `source` on, rounded as it is; beyond, zeros."""
+    """The gated numbers at `column` of the row at `source`, rounded to its dtype; 0 beyond."""
     inside, place = column < width, source + column
     gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(place + width, mask=inside, other=0.0).to(tl.float32)
@@ -166,7 +166,7 @@ def _made(source, column, width, alpha, limit, KIND: tl.constexpr):
 
 @triton.jit
 def activated(gate, up, alpha, limit, KIND: tl.constexpr):
-    """float32 to float32, of one of ACTIVATIONS."""
+    """One of ACTIVATIONS and its gate, float32 to float32."""
     if KIND == 0:
         gate = gate * tl.sigmoid(gate)
     elif KIND == 1:

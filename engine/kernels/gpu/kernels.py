@@ -1,4 +1,4 @@
-"""The kernels of a GPU, as models and batches ask for them."""
+"""The GPU's kernels behind the contracts that models and batches call."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from engine.kernels.style import AttentionStyle
 
 @dataclass(frozen=True, slots=True)
 class TritonQuantizedOutput:
-    """See QuantizedOutputKernels in engine/kernels/contract.py; no launch more than without."""
+    """See QuantizedOutputKernels in engine/kernels/contract.py; takes no extra launch."""
 
     group: int | None
 
@@ -75,7 +75,7 @@ class TritonDualOutput:
 
 
 class TritonKernels(TorchKernels):
-    """See PagedKernels in engine/kernels/contract.py; what has no kernel yet is its twin."""
+    """See PagedKernels in engine/kernels/contract.py; a twin is used if there is no kernel."""
 
     @property
     def gates(self) -> Collection[str]:

@@ -1,12 +1,12 @@
-"""RMS norms on a GPU, with the residual added on the way where there is one.
+"""RMS norms on a GPU, fused with the addition of the residual, if there is one.
 
-All of a row is computed in float32 and rounded once, whatever the weight's dtype is: that is
-what a float32 weight in a model of half precision asks for (engine/models/norm.py).
-A norm is bound by memory: see `norm_floor`.
+A row is computed in float32 and rounded once, whatever the weight's dtype, because a float32
+weight in a model of half precision requires that (engine/models/norm.py). A norm is bound by
+memory: see `norm_floor`.
 
-For a product with fp8 weights the same kernels quantize the rows that they have made
-(`norm_quantized`), to the bit as `quantize_rows` would. For a router and its experts they
-write the rows both whole and quantized (`norm_dual`).
+For a product with fp8 weights the same kernels quantize their output (`norm_quantized`), with
+the same bits as `quantize_rows`. For a router and its experts they write the rows both whole
+and quantized (`norm_dual`).
 """
 
 import torch
@@ -20,7 +20,7 @@ from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_
 from engine.kernels.gpu.rounding import empty_quantized, store_quantized
 from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, DualRows, QuantizedRows
 
-NUMBERS_AT_ONCE = 2048  # of a program: short rows, as heads are, go together
+NUMBERS_AT_ONCE = 2048  # per program: short rows, such as heads, share one
 NUMBERS_OF_A_WARP = 512
 FEW_ROWS = 1024
 
@@ -28,8 +28,9 @@ FEW_ROWS = 1024
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / rms(x) * weight over the last dimension (Zhang and Sennrich 2019), in x's dtype.
 
-    `x` [tokens, size] or [tokens, heads, size], the last dimension contiguous, else of any
-    strides: heads of a fused product need no copy. `weight` [size] of any float dtype.
+    `x` [tokens, size] or [tokens, heads, size]: the last dimension must be contiguous, other
+    strides are arbitrary, so heads of a fused product need no copy. `weight` [size] of any
+    float dtype.
     """
     normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _launch_norm(x, weight, eps, normed)
@@ -37,7 +38,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def norm_quantized(x: Tensor, weight: Tensor, eps: float, group: int | None) -> QuantizedRows:
-    """`quantize_rows` of rms_norm, without a launch of its own: `x` [tokens, size]."""
+    """`quantize_rows` of rms_norm, in one launch: `x` [tokens, size]."""
     made = empty_quantized(len(x), x.shape[1], group, x)
     _launch_norm(x, weight, eps, None, made, group)
     return made
@@ -64,7 +65,7 @@ def _launch_norm(
     rounded: QuantizedRows | None = None,
     group: int | None = None,
 ) -> None:
-    """Writes the norm to what is there of `normed` and `rounded`."""
+    """Write the norm to `normed`, and quantized to `rounded`, whichever are given."""
     rows, rows_at_once, width, warps = _launch(x)
     if rows:
         _norm[(triton.cdiv(rows, rows_at_once),)](
@@ -77,10 +78,10 @@ def _launch_norm(
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """`residual + scale * x`, and its rms_norm: (normed, residual), both as `residual` is.
+    """`residual + scale * x`, and its rms_norm: (normed, sum), both in residual's dtype.
 
     `x` and `residual` [tokens, size] of one dtype, the last dimension contiguous. The sum is
-    rounded before it is normed: the next layer's residual is what this one's norm saw.
+    rounded before it is normed, so that the norm is computed from the residual that is kept.
     """
     normed = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
     return normed, _launch_add_norm(x, residual, weight, eps, scale, normed)
@@ -89,7 +90,7 @@ def add_rms_norm(
 def add_norm_quantized(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float, group: int | None
 ) -> tuple[QuantizedRows, Tensor]:
-    """`quantize_rows` of add_rms_norm's norm, without a launch of its own, and the sum."""
+    """`quantize_rows` of add_rms_norm's norm, and the sum, in one launch."""
     made = empty_quantized(len(residual), residual.shape[1], group, residual)
     return made, _launch_add_norm(x, residual, weight, eps, scale, None, made, group)
 
@@ -97,7 +98,7 @@ def add_norm_quantized(
 def add_norm_dual(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float, group: int | None
 ) -> tuple[DualRows, Tensor]:
-    """add_rms_norm's norm and `quantize_rows` of it in one launch, and the sum."""
+    """add_rms_norm's norm, `quantize_rows` of it, and the sum, in one launch."""
     made = _empty_both(residual, group)
     added = _launch_add_norm(x, residual, weight, eps, scale, made.whole, made.quantized, group)
     return made, added
@@ -113,7 +114,7 @@ def _launch_add_norm(
     rounded: QuantizedRows | None = None,
     group: int | None = None,
 ) -> Tensor:
-    """Writes the norm to what is there of `normed` and `rounded`; returns the sum."""
+    """Write the norm to `normed` and `rounded`, whichever are given; returns the sum."""
     added = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
     rows, rows_at_once, width, warps = _launch(residual)
     if rows:
@@ -127,7 +128,7 @@ def _launch_add_norm(
 
 
 def rms_norm_twin(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The same in plain torch, in float64 where `x` is."""
+    """The same in plain torch, in float64 if `x` is."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return F.rms_norm(wide, (x.shape[-1],), weight.to(wide.dtype), eps).to(x.dtype)
 
@@ -143,10 +144,10 @@ def add_rms_norm_twin(
 def norm_floor(
     rows: int, size: int, itemsize: int, *, residual: bool = False, written: int | None = None
 ) -> Floor:
-    """A row is read and written once; with a residual that is read and written as well.
+    """A row is read and written once; a residual, if any, is read and written as well.
 
-    `written` bytes of a normed number, where it is rounded: 1, with few scales; where it is
-    written whole as well, 1 more than its own. A number is squared, added up, and multiplied
+    `written` is the bytes of a normed number: 1 if it is quantized (scales are not counted),
+    1 more than its own size if both are written. A number is squared, summed, and multiplied
     twice: 4 operations; a residual is scaled and added: 2.
     """
     passes = (3 if residual else 1) * itemsize + (written or itemsize)
@@ -155,13 +156,13 @@ def norm_floor(
 
 
 def _launch(x: Tensor) -> tuple[int, int, int, int]:
-    """Rows in all, of one program, the power of two that holds a row, and warps."""
+    """Rows in total, rows of one program, the power of two that holds a row, and warps."""
     size = x.shape[-1]
     rows = x.numel() // size if size else 0
     width = triton.next_power_of_2(max(1, size))
     at_once = max(1, NUMBERS_AT_ONCE // width)
     if rows < FEW_ROWS:
-        at_once = 1  # to fill the device first
+        at_once = 1  # few rows: use as many multiprocessors as possible
     warps = min(16, max(1, at_once * width // NUMBERS_OF_A_WARP))
     return rows, at_once, width, warps
 
@@ -179,14 +180,14 @@ def _places(rounded: QuantizedRows | None) -> tuple[Tensor | None, Tensor | None
 
 
 def _rounding(width: int, group: int | None) -> dict[str, float]:
-    """All of a row is one group where it has no smaller ones."""
+    """The kernel's constants for quantization; without groups the whole row is one."""
     group = width if group is None else min(width, group)
     return {"MOST": E4M3_MAX, "LEAST": LEAST_SCALE, "GROUP": group}
 
 
 @triton.jit
 def _normed(row, weight, column, size, eps):
-    """[ROWS, WIDTH] float32, zeros beyond `size`, to the same."""
+    """Norm [ROWS, WIDTH] float32, zeros beyond `size`."""
     mean = tl.sum(row * row, axis=1) / size
     factor = 1.0 / tl.sqrt_rn(mean + eps)
     scale = tl.load(weight + column, mask=column < size, other=0.0).to(tl.float32)
@@ -199,8 +200,8 @@ def _store(
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """[ROWS, WIDTH] float32 as `dtype` to `normed`, and that in 8 bits to `values` and their
-    `scales`; each if it is there.
+    """Round [ROWS, WIDTH] float32 to `dtype`; store that in `normed`, and quantized in `values`
+    and `scales`, whichever are given.
     """
     if normed is not None:
         inside = (row < rows)[:, None] & (column < size)[None, :]

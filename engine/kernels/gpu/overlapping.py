@@ -1,11 +1,12 @@
 """Programmatic dependent launch (PDL): a launch begins before the previous one has ended.
 
 Normally a launch on a stream begins when the previous one has ended and its writes are
-visible, and for some microseconds nothing is read. GPUs from Hopper on can start its programs
-earlier, as the last programs before leave room. With PDL on, every kernel of a decode step
-keeps one rule: it lets the next launch begin at once, and waits before it reads what other
-kernels write, and before it writes. That wait ends when the previous launch has ended, which
-itself has waited for the one before it; so all earlier launches have ended by then.
+visible, and for some microseconds memory is idle. GPUs from Hopper on can start a launch's
+programs earlier, once the previous launch's last programs leave room. With PDL on, every kernel
+of a decode step follows one rule: it lets the next launch begin at once, and waits before it
+reads what other kernels write, and before it writes. That wait ends when the previous launch
+has ended, which has itself waited for the one before it, so by then all earlier launches have
+ended.
 
 A kernel without this rule, launched in between, begins behind all earlier launches as usual.
 Off, it costs nothing: kernels are compiled without it. Triton's interpreter ignores it.
@@ -29,7 +30,7 @@ def pdl_options() -> dict[str, bool]:
 
 @triton.jit
 def launch_dependents(OVERLAPPED: tl.constexpr):
-    """Let the next launch begin, once all programs of this one have come here."""
+    """Let the next launch begin once all programs of this one have reached this point."""
     if OVERLAPPED:
         tl.extra.cuda.gdc_launch_dependents()
 

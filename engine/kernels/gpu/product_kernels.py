@@ -1,7 +1,7 @@
-"""The kernels behind products.py: one tile of the answer for each program.
+"""The kernels behind products.py: one tile of the result for each program.
 
-Which expert a tile is of, it finds in the offsets, on the device; more tiles are launched than
-there may be, and those too many leave at once.
+A program finds its tile's expert in the offsets, on the device. As many tiles are launched as
+there can be at most, and the surplus ones return at once.
 """
 
 import triton
@@ -19,7 +19,7 @@ def _place(tile, row_tiles, column_tiles, BAND: tl.constexpr):
 
 @triton.jit
 def _owner(offsets, tile, experts, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr):
-    """Of which expert a tile of rows is (`experts`: of none), its first row, and the end."""
+    """A row tile's expert (`experts`: none), its first row, and the end of its rows."""
     every = tl.arange(0, EXPERTS)
     known = every < experts
     firsts = tl.load(offsets + every, mask=known, other=0)
@@ -35,10 +35,10 @@ def _owner(offsets, tile, experts, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr)
 
 @triton.jit
 def _whole_steps(walk, acc, STEP: tl.constexpr, OPERAND: tl.constexpr, FP8: tl.constexpr):
-    """Inputs span[0] .. span[1] - 1, summed in one go.
+    """Sum over inputs span[0] .. span[1] - 1, without scales in between.
 
-    A `walk` says where the tile's rows and weights begin, which of them there are, the span,
-    and how many inputs there are in all.
+    `walk` is a tuple: where the tile's rows and weights begin, masks of those that exist, the
+    span, and the total of inputs.
     """
     row_at, inside, weight_at, wanted, span, inputs = walk
     inside, wanted = inside[:, None], wanted[:, None]
@@ -47,7 +47,7 @@ def _whole_steps(walk, acc, STEP: tl.constexpr, OPERAND: tl.constexpr, FP8: tl.c
         there = k + within < inputs
         x = tl.load(row_at + k + within, mask=inside & there, other=0.0).to(OPERAND)
         w = tl.load(weight_at + k + within, mask=wanted & there, other=0.0).to(OPERAND)
-        if FP8:  # Hopper's 8-bit units keep 14 bits of a sum: it is added up outside of them
+        if FP8:  # Hopper's fp8 tensor cores keep 14 bits of a sum, so sum outside of them
             acc = tl.dot(x, tl.trans(w), acc, max_num_imprecise_acc=STEP)
         else:
             acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
@@ -59,7 +59,7 @@ def _blocked_steps(
     walk, acc, row_scale_at, row_scale_step, scale_at, scale_step,
     STEP: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """STEP inputs of a row or of an output share a scale."""
+    """Sum over inputs; STEP inputs of a row, and of an output, share a scale."""
     row_at, inside, weight_at, wanted, span, inputs = walk
     inside, wanted = inside[:, None], wanted[:, None]
     within = tl.arange(0, STEP)[None, :]
@@ -76,10 +76,10 @@ def _blocked_steps(
 
 @triton.jit
 def raised(number, dtype: tl.constexpr):
-    """A whole number 0 .. 15 above 2^7, 2^10 or 2^23, from where on floats are whole numbers.
+    """An integer 0 .. 15 plus 2^7, 2^10 or 2^23, where neighbouring floats differ by one.
 
-    It is put among the bits, where converting it would take several instructions. Less a
-    `raised_middle`, or another raised number, it is what it was, exactly.
+    It is or-ed into the float's bits, because a conversion takes several instructions. The
+    difference to `raised_middle`, or to another raised number, is exact.
     """
     if dtype == tl.bfloat16:
         above = (number.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True)
@@ -92,7 +92,7 @@ def raised(number, dtype: tl.constexpr):
 
 @triton.jit
 def raised_middle(dtype: tl.constexpr):
-    """[1, 1] of 8, raised, as a number that is known when this is compiled."""
+    """8, raised, as [1, 1]: a compile-time constant."""
     if dtype == tl.bfloat16:
         above = 2.0**7
     elif dtype == tl.float16:
@@ -107,9 +107,9 @@ def _four_bit_steps(
     walk, acc, scale_at, zero_at, scale_step, order,
     STEP: tl.constexpr, OPERAND: tl.constexpr, ZEROS: tl.constexpr,
 ):  # fmt: skip
-    """STEP inputs of an output share a scale; bytes hold numbers half a step apart.
+    """Sum over int4 inputs; STEP inputs of an output share a scale (see Int4Weight).
 
-    `order` says where in a row they are, -1: nowhere; None: behind one another.
+    `order` has the inputs' places in a row, -1: none; None: consecutive.
     """
     row_at, inside, weight_at, wanted, span, inputs = walk
     inside, wanted = inside[:, None], wanted[:, None]
@@ -141,7 +141,7 @@ def _four_bit_steps(
 
 @triton.jit
 def _sources_of(at, inside, sources, times):
-    """Of which row each sorted one is; see Route."""
+    """The input row of each sorted row; see Route."""
     if sources is not None:
         return tl.load(sources + at, mask=inside, other=0) // times
     return at
@@ -149,7 +149,7 @@ def _sources_of(at, inside, sources, times):
 
 @triton.jit
 def _targets_of(at, inside, targets):
-    """Where the answer of each sorted row goes; see Route."""
+    """The output row of each sorted row; see Route."""
     if targets is not None:
         return tl.load(targets + at, mask=inside, other=0)
     return at
@@ -160,10 +160,10 @@ def _sums(
     walk, acc, source, far, column_at, row_scales, scales, zeros, order, strides,
     FORMAT: tl.constexpr, OPERAND: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """The tile's sums over its inputs, with the scales that its format has.
+    """The tile's sums over its inputs, with the scales of its format.
 
-    `far` is the expert, and `order` its own. `strides` are of row scales, from row to row and
-    from step to step, and of scales, from expert to expert and from step to step.
+    `far` is the expert, and `order` its own. `strides` are those of row scales, by row and by
+    step, and of scales, by expert and by step.
     """
     row_scale_stride, row_scale_step, expert_stride, scale_step = strides
     if FORMAT == 0:
@@ -189,7 +189,7 @@ def _sums(
     return acc
 
 
-@triton.jit(  # what follows from how many rows there are is of all values one kernel
+@triton.jit(  # arguments that depend on the number of rows are not specialized
     do_not_specialize=["num_rows", "row_tiles", "split_steps", "row_scale_step"]
 )
 def multiply_tiles(
@@ -229,7 +229,7 @@ def multiply_tiles(
             bias + far * outputs + column_at, mask=wanted & (split == 0), other=0.0
         )
         acc += offset.to(tl.float32)[None, :]
-    target = _targets_of(at, inside, targets)  # behind the sums, which fill the registers
+    target = _targets_of(at, inside, targets)  # after the sums, which fill the registers
     target_at = target.to(tl.int64)[:, None] * answer_stride + column_at[None, :]
     part = answers + split.to(tl.int64) * num_rows * answer_stride  # of a known divisor
     tl.store(part + target_at, acc, mask=inside[:, None] & wanted[None, :])
@@ -237,7 +237,7 @@ def multiply_tiles(
 
 @triton.jit(do_not_specialize=["rows", "splits"])
 def add_up(parts, answers, rows, outputs, splits, BLOCK: tl.constexpr):
-    """[splits, rows, outputs] float32 to [rows, outputs], in order."""
+    """Sum [splits, rows, outputs] float32 to [rows, outputs], in order of the splits."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     count = tl.cast(rows, tl.int64) * outputs
     there = at < count

@@ -1,11 +1,11 @@
-"""Products with weights of one or many experts, whole or of 8 or 4 bits, in one launch.
+"""Products with weights of one or many experts, unquantized, fp8 or int4, in one launch.
 
-A program makes one tile of the answer: some sorted rows of one expert by some outputs. Nothing
-of a launch depends on what the router said, so a CUDA graph can hold it. Few rows (decode) make
-tiles of 16 rows, which read every weight that is used once; where there are too few tiles to
-keep all multiprocessors reading, each takes a part of the inputs, and a second kernel adds the
-parts up, always in the same order. Many rows (prefill) are gone through in bands, so that what
-a tile reads is still in the L2 cache from its neighbours. The floor is `product_floor`.
+A program makes one tile of the result: some sorted rows of one expert by some outputs. Launches
+do not depend on the router's choice, so they can be captured in a CUDA graph. Few rows (decode)
+make tiles of 16 rows, which read every used weight once; if there are too few tiles to keep all
+multiprocessors reading, each takes a part of the inputs, and a second kernel adds the parts up,
+always in the same order (split-K). Many rows (prefill) are processed in bands, so that a tile's
+inputs are still in the L2 cache from its neighbours. The floor is `product_floor`.
 """
 
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ from engine.kernels.weights import (
 )
 
 PLAIN, CHANNELS, BLOCKS, FOUR_BITS = 0, 1, 2, 3
-BAND = 8  # tiles of rows that are gone through together
-DEPTH = 128  # bytes of inputs that a step of the inner loop takes
+BAND = 8  # tiles of rows that are processed together
+DEPTH = 128  # bytes of inputs for one step of the inner loop
 FEW_ROWS, MOST_SPLITS, LEAST_STEPS = 64, 16, 4
 LARGE, NARROW = 128, 64  # sides of tiles
-WAVES = 2  # tiles a multiprocessor should have to read with
-MULTIPROCESSORS = 132  # where there is no device to ask
+WAVES = 2  # tiles that each multiprocessor should have
+MULTIPROCESSORS = 132  # if there is no device to ask
 FORMATS = {
     torch.float32: tl.float32,
     torch.float16: tl.float16,
@@ -57,10 +57,10 @@ class Tiles:
 
 
 def choose_tiles(rows: int, weight: Weight, multiprocessors: int) -> Tiles:
-    """By hand, from shapes alone; `rows` of all experts together.
+    """Tiles chosen by hand-written rules from shapes alone; `rows` counts those of all experts.
 
-    Splits do not depend on how many rows there are, up to FEW_ROWS: an answer is not summed
-    in another way because of others in its batch.
+    Up to FEW_ROWS, splits do not depend on the number of rows, so that results do not depend on
+    what else is in the batch.
     """
     experts, outputs, _ = weight.shape
     each, steps = -(-rows // experts), -(-_places(weight) // _step(weight))
@@ -76,13 +76,13 @@ def choose_tiles(rows: int, weight: Weight, multiprocessors: int) -> Tiles:
 
 
 def _splits(wanted: int, steps: int) -> int:
-    """As many parts of the inputs as are worth it; none has nothing to do."""
+    """Into how many parts the inputs are split; no part is empty."""
     splits = max(1, min(wanted, steps // LEAST_STEPS, MOST_SPLITS))
     return -(-steps // -(-steps // splits))
 
 
 def most_tiles(rows: int, experts: int, height: int) -> int:
-    """Of `height` sorted rows of one expert each, however they are shared out."""
+    """The most tiles of `height` rows, each of one expert, for any choice of the router."""
     return rows // height + min(experts, rows)
 
 
@@ -96,15 +96,15 @@ class TritonProducts:
         return _launch(rows, weight, bias, None)
 
     def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
-        """Nothing waits for what the offsets are."""
+        """See Products. Does not read the offsets on the host."""
         return _launch(rows, weight, bias, route)
 
     def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-        """In one launch."""
+        """See Products. One launch."""
         return sort_by_expert(chosen, experts)
 
     def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
-        """In one launch."""
+        """See Products. One launch."""
         return combine(answers, weights)
 
 
@@ -176,7 +176,7 @@ def _operands(rows: Rows, weight: Weight) -> _Operands:
         return _Operands(PLAIN, dtype, rows, weight.values, strides=strides)
     packed, order = weight.packed.stride(), weight.order
     if order is not None and weight.shape[0] == 1 and len(rows) > FEW_ROWS:
-        rows, order = _looked_up(rows, order[0]), None  # tiles then read stretches of rows
+        rows, order = _looked_up(rows, order[0]), None  # tiles then read contiguous inputs
     strides = (0, 0, packed[0], packed[1], weight.scales.stride(0), weight.scales.stride(1))
     return _Operands(
         FOUR_BITS, dtype, rows, weight.packed,
@@ -185,14 +185,14 @@ def _operands(rows: Rows, weight: Weight) -> _Operands:
 
 
 def _looked_up(rows: Tensor, order: Tensor) -> Tensor:
-    """[rows, places]: the inputs of all places, zeros where there are none."""
+    """[rows, places]: the input of each place, 0 for places without one."""
     if rows.shape[1] == len(order):
         return rows.index_select(1, order)
     return rows.index_select(1, order.clamp(min=0)).masked_fill_(order < 0, 0)
 
 
 def _eight_bits(rows: Rows, weight: Fp8Weight) -> _Operands:
-    """Rounds rows, unless whoever made them has."""
+    """Operands for an fp8 weight; quantizes the rows if they are not quantized yet."""
     group = weight.row_group
     ours = already_quantized(rows, group)
     if ours is None:
@@ -218,12 +218,12 @@ def _lying_whole(rows: Tensor) -> Tensor:
 
 
 def _operand_dtype(rows: Tensor) -> tl.dtype:
-    """Triton's interpreter multiplies bfloat16 as whole numbers, so it gets float32."""
+    """The rows' dtype; float32 in Triton's interpreter, which multiplies bfloat16 as ints."""
     return tl.float32 if triton.knobs.runtime.interpret else FORMATS[rows.dtype]
 
 
 def _places(weight: Weight) -> int:
-    """What a product goes through: the inputs, and places that have none."""
+    """The length of a product's sums: inputs, and places without one."""
     return weight.places if isinstance(weight, Int4Weight) else weight.shape[2]
 
 
@@ -236,11 +236,11 @@ def _step(weight: Weight) -> int:
 
 
 def product_floor(rows: int, weight: Weight, experts: int = 1, itemsize: int = 2) -> Floor:
-    """For `rows` rows over all experts together, of which `experts` have any.
+    """For `rows` rows in total, which go to `experts` of the experts.
 
-    Each used weight with its scales is read once, rows and answers pass once; what rows are
-    rounded to is not counted. Operations are of the unit that multiplies: weights of four bits
-    are widened to the rows' dtype.
+    Each used weight with its scales is read once, rows are read and results written once;
+    quantized rows are not counted. Operations are those of the unit that multiplies: int4
+    weights are widened to the rows' dtype.
     """
     every, outputs, inputs = weight.shape
     used = sum(part.nbytes for part in _parts(weight)) * experts // every

@@ -1,8 +1,7 @@
 """Activations quantized to fp8 (e4m3), before they are multiplied with fp8 weights.
 
-Norms and gates quantize the rows that they make (`store_quantized`); other rows get a launch
-of their own, `quantize_rows`. Twin: engine/kernels/rows.py:quantize_rows_twin. Floor:
-`quantize_rows_floor`.
+Norms and gates quantize their own output (`store_quantized`); other rows take an extra launch,
+`quantize_rows`. Twin: engine/kernels/rows.py:quantize_rows_twin. Floor: `quantize_rows_floor`.
 """
 
 import torch
@@ -15,14 +14,14 @@ from engine.kernels.rows import E4M3, E4M3_MAX, LEAST_SCALE, QuantizedRows
 
 SCALE_BYTES = 4
 LONGEST = 8192  # numbers of a row that a program holds at once
-GROUPS = 8  # of a row, that a program rounds
+GROUPS = 8  # of a row, per program
 
 
 @triton.jit
 def e4m3(x):
-    """To the nearest number of 8 bits, ties to even, as hardware does; exact when cast.
+    """Round to the nearest fp8 number, ties to even, as hardware does; casting is then exact.
 
-    Done by hand, so that Triton's interpreter and every GPU round alike.
+    Written out so that Triton's interpreter and every GPU round alike.
     """
     x = tl.minimum(tl.maximum(x, -448.0), 448.0)
     bits = x.to(tl.int32, bitcast=True)
@@ -34,14 +33,14 @@ def e4m3(x):
 
 @triton.jit
 def sizes_of(x):
-    """How large each number is, and whether it is none."""
+    """The magnitude of each number, and whether it is NaN."""
     number = x == x
     return tl.where(number, tl.abs(x), 0.0), 1 - number.to(tl.int32)
 
 
 @triton.jit
 def scale_of(largest, spoiled, MOST: tl.constexpr, LEAST: tl.constexpr):
-    """No number where there is one that is none: 8 bits would hide it."""
+    """A group's scale; NaN if the group has a NaN, which quantized numbers would hide."""
     scale = tl.maximum(tl.div_rn(largest, MOST), LEAST)
     return tl.where(spoiled > 0, float("nan"), scale)
 
@@ -72,9 +71,9 @@ def store_quantized(
     made, row, group, rows, size, values, scales,
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """What a kernel has `made`, [ROWS, GROUPS, GROUP] float32: `group` [GROUPS] of each `row`.
+    """Quantize and store `made` [ROWS, GROUPS, GROUP] float32: groups `group` of each `row`.
 
-    Groups of a row are wholly or partly below `size`; numbers beyond it are zeros.
+    Each group is at least partly below `size`; numbers beyond it must be zeros.
     """
     size_of, none = sizes_of(made)
     scale = scale_of(tl.max(size_of, 2), tl.sum(none, 2), MOST, LEAST)
@@ -100,9 +99,9 @@ def _round_groups(
 
 
 def empty_quantized(rows: int, size: int, group: int | None, like: Tensor) -> QuantizedRows:
-    """[rows, size] to be written to, for what is computed in the dtype of `like`.
+    """Uninitialized QuantizedRows [rows, size], for products in the dtype of `like`.
 
-    Scales are [rows, groups], those of one group behind one another.
+    Scales are [rows, groups], with those of one group contiguous.
     """
     groups = 1 if group is None else -(-size // group)
     values = torch.empty((rows, size), dtype=E4M3, device=like.device)
@@ -111,7 +110,7 @@ def empty_quantized(rows: int, size: int, group: int | None, like: Tensor) -> Qu
 
 
 def quantize_rows(rows: Tensor, group: int | None) -> QuantizedRows:
-    """[rows, size] with a float32 scale for each row, or for each `group` numbers of it.
+    """Quantize [rows, size], with a float32 scale for each row, or each `group` numbers of it.
 
     Its twin is `quantize_rows_twin` in engine/kernels/rows.py.
     """
@@ -137,7 +136,7 @@ def quantize_rows(rows: Tensor, group: int | None) -> QuantizedRows:
 def quantize_rows_floor(rows: int, size: int, itemsize: int, group: int | None = None) -> Floor:
     """Each number is read once, and written in one byte; a float32 scale for each group.
 
-    A number is looked at for the largest, divided, and rounded: 3 operations.
+    A number is compared with the largest, divided, and rounded: 3 operations.
     """
     scales = rows * (1 if group is None else -(-size // group))
     moved = rows * size * (itemsize + 1) + scales * SCALE_BYTES

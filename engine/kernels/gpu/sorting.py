@@ -1,8 +1,8 @@
-"""Tokens sorted by expert, and what their experts say weighed and added up, on the device.
+"""Sorts tokens by expert, and adds up their experts' weighted results, on the device.
 
 Twins: engine/kernels/products.py:TorchProducts. Floors: `sort_floor` and `combine_floor`. Both
-are small beside the experts' products, and both are bounded by how long a launch takes when
-there are few tokens.
+kernels are short compared with the experts' products, and with few tokens both are bound by the
+time of a launch.
 """
 
 import torch
@@ -13,13 +13,13 @@ from torch import Tensor
 from engine.kernels.floor import Floor
 
 ORDER_BYTES = WEIGHT_BYTES = 4
-CHUNK = 1024  # choices that a program looks at at once
+CHUNK = 1024  # choices that a program reads at once
 WIDTH = 1024  # numbers of a token that a program adds up
 
 
 @triton.jit(do_not_specialize=["count"])
 def _sort(chosen, order, offsets, count, experts, CHUNK: tl.constexpr):
-    """A program for each expert, which counts the choices before its own, then lists those."""
+    """A program for each expert, which counts the choices before its own, then writes those."""
     expert = tl.program_id(0)
     within = tl.arange(0, CHUNK)
     before = tl.zeros((CHUNK,), tl.int32)
@@ -51,9 +51,10 @@ def _combine(answers, weights, mixed, size, TOP_K: tl.constexpr, BLOCK: tl.const
 
 
 def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-    """[tokens, top_k] ids to the stable order of all choices, and where each expert's begin.
+    """Sort [tokens, top_k] expert ids stably: their order, and where each expert's begin.
 
-    Order [tokens * top_k] int32 has places in `chosen`, flattened; offsets [experts + 1] int32.
+    Order [tokens * top_k] int32 has indices into `chosen`, flattened; offsets are [experts + 1]
+    int32.
     """
     ids = chosen.contiguous()
     order = torch.empty(ids.numel(), dtype=torch.int32, device=ids.device)
@@ -63,7 +64,7 @@ def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
 
 
 def combine(answers: Tensor, weights: Tensor) -> Tensor:
-    """[tokens, top_k, size] by float32 weights [tokens, top_k]: summed, in order of choice."""
+    """The sum of [tokens, top_k, size] weighted by float32 [tokens, top_k], in that order."""
     tokens, top_k, size = answers.shape
     answers, weights = answers.contiguous(), weights.float().contiguous()
     mixed = answers.new_empty(tokens, size)
@@ -76,14 +77,14 @@ def combine(answers: Tensor, weights: Tensor) -> Tensor:
 
 
 def sort_floor(chosen: Tensor) -> Floor:
-    """Choices are read once, and their order is written; one comparison for each."""
+    """Choices are read once, and their order is written once; one comparison for each."""
     return Floor(bytes=chosen.nbytes + chosen.numel() * ORDER_BYTES, operations=chosen.numel())
 
 
 def combine_floor(answers: Tensor) -> Floor:
-    """Answers and a float32 weight for each are read once, a row is written for each token.
+    """Results, and a float32 weight for each, are read once; a row is written for each token.
 
-    An answer's number is multiplied and added.
+    Each number is multiplied and added.
     """
     tokens, top_k, _ = answers.shape
     moved = answers.nbytes + answers.nbytes // max(1, top_k) + tokens * top_k * WEIGHT_BYTES

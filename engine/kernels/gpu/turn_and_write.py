@@ -1,14 +1,14 @@
-"""Rotary embedding of queries and keys, and keys and values to their slots, in one launch.
+"""Rotary embedding of queries and keys, and the write of keys and values, in one launch.
 
 Each number is read once and written once: queries to where attention reads them, keys and
-values straight to KV memory. A head's norm, where it has one, is taken on the way. Counted in
-float32 and rounded once.
+values straight to KV memory. A head's norm, if it has one, is fused. All is computed in float32
+and rounded once.
 
-A program takes one token and some of its heads: of queries, or of keys with their values. A
-head turns as in engine/attention/rotation.py: each number times its cosine, and the one half a
-head away times its sine, which has the sign. A table narrower than a head turns its last
-numbers (a latent's shared key, behind the latent), and the leading ones pass. The number half a
-head away is loaded once more, from L1.
+A program takes one token and some of its heads: of queries, or of keys with their values. Heads
+are rotated as in engine/attention/rotation.py: each number times its cosine, plus the number
+half a head away times its sine, which has the sign. A table narrower than a head rotates the
+head's last numbers (a latent's shared key, behind the latent); the leading ones are unchanged.
+The number half a head away is loaded again, from L1.
 
 Twin: `turn_and_write_twin`. Floor: `turn_floor` in attention_floors.py.
 """
@@ -26,15 +26,15 @@ from engine.kernels.gpu.norms import rms_norm_twin
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import power_of_two
 
-NUMBERS = 2048  # of a program: 16 of each of 128 threads
+NUMBERS = 2048  # per program: 16 for each of 128 threads
 HEADS, LATENTS = 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadNorms:
-    """RMS norms over each head, before it turns; weights [width].
+    """RMS norms over each head, before the rotation; weights [width].
 
-    Without one for queries, keys are latents: what of them turns is no part of their norm.
+    Without one for queries, keys are latents, whose rotated part is not normed.
     """
 
     query: Tensor | None
@@ -43,7 +43,7 @@ class HeadNorms:
 
     @property
     def kind(self) -> int:
-        """Of whole heads, or of latents: as the kernel counts."""
+        """The kernel's constant: norms of whole heads, or of latents."""
         return LATENTS if self.query is None else HEADS
 
 
@@ -60,15 +60,15 @@ def turn_and_write(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Turned queries [T, heads, width]; keys and values of each token are at its slot then.
+    """Rotated queries [T, heads, width]; writes each token's keys and values to its slot.
 
     `queries` [T, heads, width], `keys` and `values` [T, kv_heads, width] may be views of one
-    product. `rope` [positions, 2, turned width] or None: nothing turns. `positions` [T]
-    integers; `slots` [T] int64, block * block_size + offset; a slot of -1 is padding's, and
-    nothing is written. `memory` [block, layer, part, kv_head, token, width]; where it has one
-    part, `values` is None. Queries may be of another width than keys. No two tokens may have
-    one slot. `out` is written to, if given: of any strides, and not `queries` themselves.
-    Raises ValueError for what does not fit together.
+    product. `rope` [positions, 2, rotated width]; None: no rotation. `positions` [T] integers;
+    `slots` [T] int64, block * block_size + offset; at -1 (padding) nothing is written. `memory`
+    [block, layer, part, kv_head, token, width]; if it has one part, `values` is None. Queries
+    may have another width than keys. No two tokens may have the same slot. The result is
+    written to `out`, if given: of any strides, but not `queries` themselves. Raises ValueError
+    for shapes that do not match.
     """
     _check(queries, keys, values, rope, memory, norms)
     turned = queries.new_empty(queries.shape) if out is None else out
@@ -80,7 +80,7 @@ def turn_and_write(
 
 
 def write(parts: Sequence[Tensor], memory: Tensor, layer: int, slots: Tensor) -> None:
-    """Keys and values, or latents, [T, kv_heads, width] each, as they are, to their slots."""
+    """Write keys and values, or latents, [T, kv_heads, width] each, unchanged to the slots."""
     keys, values = parts[0], parts[1] if len(parts) > 1 else None
     _check(keys, keys, values, None, memory, None)
     _launch(_Rows(None, keys, values, keys), (None, slots), memory, layer, slots, None)
@@ -157,7 +157,7 @@ def turn_and_write_twin(
 
 
 def _turned(heads: Tensor, table: Tensor) -> Tensor:
-    """[T, heads, width] by [T, 2, 1, turned width]."""
+    """Rotate [T, heads, width] by [T, 2, 1, rotated width]."""
     width = table.shape[-1]
     leading, last = heads.split((heads.shape[2] - width, width), 2)
     turned = last * table[:, 0] + last.roll(width // 2, -1) * table[:, 1]
@@ -198,9 +198,9 @@ def _turn(
     source, at, live, norm, eps, table, sine_stride,
     WIDTH: tl.constexpr, TURNED: tl.constexpr, NORMED: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Rows at `source` + at, turned: [rows, PADDED] float32.
+    """The rows at `source` + at, rotated: [rows, PADDED] float32.
 
-    NORMED 1: normed before; 2: what does not turn is normed.
+    NORMED 1: all of it is normed before; 2: only the part that is not rotated.
     """
     leading: tl.constexpr = WIDTH - TURNED
     columns = tl.arange(0, PADDED)
@@ -223,7 +223,7 @@ def _turn(
     if TURNED:
         turns = inside & (columns >= leading)
         away = leading + (columns - leading + TURNED // 2) % TURNED
-        away = tl.where(turns, away, columns)  # any, but in a row: they are read eight at once
+        away = tl.where(turns, away, columns)  # any, but contiguous: eight are read at once
         some = live[:, None] & turns[None, :]
         others = tl.load(source + at[:, None] + away[None, :], mask=some, other=0.0)
         others = others.to(tl.float32)

@@ -1,4 +1,4 @@
-"""What kernels on a GPU do, in plain torch: what is right, and runs anywhere, slowly."""
+"""The reference of the GPU's kernels in plain torch, which runs anywhere, slowly."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ TOKENS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class TorchQuantizedOutput:
-    """See QuantizedOutputKernels in engine/kernels/contract.py: `kernels`, then quantized."""
+    """See QuantizedOutputKernels in engine/kernels/contract.py: quantizes kernels' output."""
 
     kernels: Kernels
     group: int | None
@@ -55,7 +55,7 @@ class TorchQuantizedOutput:
 
 @dataclass(frozen=True, slots=True)
 class TorchDualOutput:
-    """See DualOutputNorms in engine/kernels/contract.py: `kernels`, and that quantized."""
+    """See DualOutputNorms in engine/kernels/contract.py: kernels' output, and quantized."""
 
     kernels: Kernels
     group: int | None
@@ -89,7 +89,7 @@ class TorchKernels:
         return FewRowProducts(few_rows_twin, MOST_ROWS)
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
-        """Torch's."""
+        """None: torch's."""
         del weight, bias
         return None
 
@@ -150,7 +150,7 @@ class TorchKernels:
         chunks: Chunks,
         style: AttentionStyle,
     ) -> None:
-        """Each query as a sequence of its own, that ends with it; of no length: padding."""
+        """See PagedKernels. Each query becomes a sequence that ends with it, or is padding."""
         queries, ends = io.queries, chunks.firsts[1:].long()
         rows = torch.arange(len(queries), device=queries.device)
         owners = torch.searchsorted(ends, rows, right=True).clamp(max=len(ends) - 1)
@@ -193,9 +193,9 @@ class TorchKernels:
         self.write((torch.cat((norm(latent), _turned(key, cos, sin)), 2),), kv, slots)
 
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
-        """A slot that stands for nothing is written to as the first that does not, and alike.
+        """See PagedKernels. Padding rows repeat the first real row's write.
 
-        Where none stands for anything, what is there is written again.
+        If all rows are padding, the existing contents are written again.
         """
         used = slots >= 0
         rows = torch.arange(len(slots), device=slots.device)
@@ -209,13 +209,15 @@ class TorchKernels:
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """As Rotation of engine/attention/rotation.py."""
+    """Rotate as Rotation in engine/attention/rotation.py does."""
     return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
 
 
 def _read(kv: LayerKv, tables: Tensor) -> tuple[Tensor, Tensor]:
-    """All that the tables name, [sequences, kv_heads, tokens, width or value width] twice."""
+    """Keys and values in the tables' blocks, [sequences, kv_heads, tokens, width] each; values
+    may be narrower.
+    """
     ours = kv.memory[:, kv.layer]  # [block, part, kv_head, token, width]
-    ids = tables.long().clamp(0, len(ours) - 1)  # behind a sequence's end there may be anything
+    ids = tables.long().clamp(0, len(ours) - 1)  # ids behind a sequence's end are arbitrary
     parts = ours[ids].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
     return parts[0], parts[-1][..., : kv.value_width]

@@ -1,1 +1,1 @@
-"""From logits to tokens on a GPU, with no vocabulary sorted and nothing brought to the host."""
+"""From logits to tokens on a GPU, without sorting the vocabulary or copying to the host."""

@@ -1,8 +1,8 @@
 """Changes logits in place: token bitmasks, and sparse lists of biases, bans and penalties.
 
-Lists have only the tokens that are concerned, so their bytes are next to nothing: 8 for each
-and two accesses to its logit, where tables over the vocabulary would be read whole.
-The formulas are engine/sampling/penalties.py's.
+Lists have only the tokens that change, so they cost little: 8 bytes for each token and two
+accesses to its logit, while tables over the vocabulary would be read as a whole. The formulas
+are those of engine/sampling/penalties.py.
 """
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 from engine.kernels.floor import Floor
 
 ENTRIES_AT_ONCE, TOKENS_AT_ONCE = 256, 4096
-LARGEST_LOGIT = tl.constexpr(1e30)  # as engine/sampling/penalties.py has it
-HEADER = 4  # whole numbers for each row: see `adjust`
+LARGEST_LOGIT = tl.constexpr(1e30)  # as in engine/sampling/penalties.py
+HEADER = 4  # integers for each row: see `adjust`
 
 
 def adjust(
@@ -25,16 +25,15 @@ def adjust(
     values: Tensor,
     latest: Tensor | None = None,
 ) -> None:
-    """Biases and bans, then penalties, in place of `logits` [.., vocabulary] float32.
+    """Apply biases and bans, then penalties, to `logits` [.., vocabulary] float32 in place.
 
-    For each of n rows `headers` [n, 4] int32 has the row, and where its biases begin in
-    `tokens` and `values`, where its penalties do, and where these end. A bias of minus infinity
-    is a ban; the value of a penalty is how often the answer has the token. No token is twice
-    among a row's biases, nor among its penalties. `factors` [n, 3] float32: repetition,
-    frequency and presence penalty. `tokens` int32, `values` float32.
-
-    Where `latest` [rows] of all rows, of any integer type, is not negative, a row's answer has
-    that token once more than its list says.
+    For each of n rows, `headers` [n, 4] int32 has the row, the beginning of its biases in
+    `tokens` and `values`, the beginning of its penalties, and their end. A bias of minus
+    infinity is a ban; the value of a penalty is the number of times the token occurs in the
+    answer. No token may be twice among a row's biases, nor among its penalties. `factors`
+    [n, 3] float32: repetition, frequency and presence penalty. `tokens` int32, `values`
+    float32. If a row's `latest` [rows], of any integer type, is not negative, its answer has
+    that token once more than the list says.
     """
     if len(headers):
         _adjust[(len(headers),)](
@@ -44,11 +43,11 @@ def adjust(
 
 
 def apply_bitmasks(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
-    """Minus infinity at each of `rows` [n] int32 of `logits` [.., vocabulary] float32, where
-    `bits` are 0.
+    """Set `logits` [.., vocabulary] float32 of `rows` [n] int32 to minus infinity where `bits`
+    are 0.
 
     `bits` [n, words] int32: token t is bit t % 32 of word t // 32. Logits are only written, and
-    only where they are banned.
+    only those that are banned.
     """
     if len(rows):
         vocabulary = logits.shape[1]
@@ -66,7 +65,7 @@ def adjust_twin(
     values: Tensor,
     latest: Tensor | None = None,
 ) -> None:
-    """The same, row by row."""
+    """The same in plain torch, row by row."""
     for header, factor in zip(headers.tolist(), factors.tolist(), strict=True):
         row, start, middle, end = header
         of_row, (repetition, frequency, presence) = logits[row], factor
@@ -91,7 +90,7 @@ def apply_bitmasks_twin(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
 
 
 def adjust_floor(rows: int, entries: int) -> Floor:
-    """Each entry is read; a logit's sector of 32 bytes is read and written for it.
+    """For each entry, it is read, and its logit's sector of 32 bytes is read and written.
 
     Three penalties are 8 operations.
     """
@@ -99,7 +98,7 @@ def adjust_floor(rows: int, entries: int) -> Floor:
 
 
 def apply_bitmasks_floor(rows: int, vocabulary: int) -> Floor:
-    """Bits are read, and all logits written, where nearly all are banned; no operations."""
+    """Bits are read, and all logits written, as if nearly all were banned; no operations."""
     return Floor(bytes=rows * (vocabulary // 8 + 4 * vocabulary))
 
 

@@ -1,16 +1,16 @@
 """Samples a token for each row: temperature, min-p, top-k, top-p, Gumbel noise, largest.
 
-The first launch reads all logits, in tiles. Where nothing is cut it adds the noise and keeps a
-tile's largest; where something is, the largest of each small group. In the second one program
-has one row. The 256th largest of the groups' largest bounds a row's 256 likeliest tokens from
-below, so they lie in 256 groups, which are all that is read of the row again. If the threshold
-lies among them, as it mostly does, everything else happens on the chip; if not, the row is
-searched from memory, by many programs in further launches (spreading.py): where rows ask for
-what may want these.
+The first launch reads all logits, in tiles. For rows without truncation it adds the noise and
+keeps each tile's largest; for others it keeps the largest of each small group. In the second
+launch each program takes one row. The 256th largest of the groups' maxima is a lower bound of
+the row's 256 most likely tokens, so these are in 256 groups, and only those are read again. If
+the threshold is among them, as it mostly is, all the rest happens on the chip; if not, the row
+is searched in memory by many programs in further launches (spreading.py), which are made only
+if some row's settings may need them.
 
-What is right is said by engine/sampling/truncation.py and noise.py. Sums of probabilities are
-exact here, and rounded there: a token may differ where top-p lies within 1e-6 of such a sum,
-or where two scores are as close.
+The reference is engine/sampling/truncation.py and noise.py. Sums of probabilities are exact
+here, and rounded there: a token may differ if top-p is within 1e-6 of such a sum, or if two
+scores are as close.
 """
 
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ from engine.kernels.searching import MOST_LIKELIEST, Search
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Powers of two. Tokens of a tile and of a group; groups that are looked at again; tokens
-    that are thought about on the chip; tokens of a row that are read at a time; of a slice that
-    a program has of a flat row, and those that it weighs at a time.
+    """Powers of two. Tokens of a tile and of a group; groups that are read again; tokens that
+    fit on the chip; tokens of a row that are read at a time; tokens of one program's slice of a
+    flat row, and those of them that it weighs at a time.
     """
 
     tile: int = 4096
@@ -79,16 +79,16 @@ def choose(
     sizes: Sizes = Sizes(),
     search: Search = Search.ANYWHERE,
 ) -> Tensor:
-    """[rows] int64: a token of each row of `logits` [rows, vocabulary] float32, any row stride.
+    """[rows] int64: a token per row of `logits` [rows, vocabulary] float32, any row stride.
 
-    `temperatures`, `top_p`, `min_p` [rows] float32; temperature 0 takes the largest, the first
-    of several. `top_k` [rows] int32, 0: all. `keys` [rows, 2] integers, the halves of noise_key
-    (engine/sampling/noise.py). All of it on one device, where it stays.
+    `temperatures`, `top_p`, `min_p` [rows] float32; temperature 0 takes the largest logit, the
+    first of several. `top_k` [rows] int32, 0: all. `keys` [rows, 2] integers, the halves of
+    noise_key (engine/sampling/noise.py). Everything is on one device, and stays there.
 
-    Where nothing is left to choose, the token is that of `instead` [rows] int32, else 0;
-    `alive` [rows] says where something was. Both it and `out`, if given, are written to, of
-    any integer type. A row with NaN gives its first, one with infinities the first of these.
-    What `search_for` says of the rows spares launches, and changes no token.
+    If a row has no token left to choose, its token is that of `instead` [rows] int32, else 0,
+    and its `alive` [rows] becomes 0. `alive` and `out`, if given, are written to, and may have
+    any integer type. A row with NaNs yields the first of them, one with infinities the first
+    infinity. `search`, from `search_for`, saves launches and changes no token.
     """
     rows, vocabulary = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device) if out is None else out
@@ -128,7 +128,7 @@ def _search_rows(
     *,
     spread: bool,
 ) -> None:
-    """What was handed on of the rows: their searches, and their tokens."""
+    """Launch the searches of rows that the second launch has handed on; write their tokens."""
     rows, vocabulary = logits.shape
     temperatures, _, top_p, _, keys = settings
     parts, stride = triton.cdiv(vocabulary, sizes.slice), logits.stride(0)
@@ -152,13 +152,13 @@ def _search_rows(
 
 
 def _room(logits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """For each row of logits, where they are."""
+    """An uninitialized tensor [rows, width] on the logits' device."""
     return torch.empty((len(logits), width), dtype=dtype, device=logits.device)
 
 
 def choose_floor(rows: int, vocabulary: int, *, drawn: bool = True) -> Floor:
-    """Logits are read once. Noise is some 70 operations for each, which is nothing beside it on
-    the matrix units' scale; on the others' it is twice as long as reading.
+    """Logits are read once. Noise takes some 70 operations for each: negligible at the rate of
+    tensor cores, but at that of the other units twice as long as reading.
     """
     operations = 70 if drawn else 2
     return Floor(
@@ -236,7 +236,7 @@ def _draw(
 
 @triton.jit
 def _largest_among(pairs, key, floor):
-    """Packed: the largest with its noise, of those from `floor` on."""
+    """The largest of those from `floor` on, including noise; packed."""
     tokens = token_of(pairs)
     scores = value_of(tl.maximum(key_in(pairs), NOTHING)) + noise_of(key, tokens)
     kept = key_in(pairs) >= floor

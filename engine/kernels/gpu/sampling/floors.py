@@ -1,6 +1,7 @@
 """Finds the smallest logit of a row that min-p, top-k and top-p keep.
 
-First among the row's likeliest tokens, on the chip. Where that leaves a doubt, from memory.
+It first looks among the row's most likely tokens, on the chip; if these do not determine it,
+it searches the row in memory.
 """
 
 import triton
@@ -30,7 +31,7 @@ from engine.kernels.gpu.sampling.thresholds import (
 
 @triton.jit
 def all_mass(sums, tiles, TILES: tl.constexpr):
-    """The largest logit of a row, and its tokens' mass int64, of what each tile has of both."""
+    """A row's largest logit, and its total mass int64, from each tile's maximum and mass."""
     tile = tl.arange(0, TILES)
     bests = tl.load(sums + tile, mask=tile < tiles, other=float("-inf"))
     parts = tl.load(sums + tiles + tile, mask=tile < tiles, other=0.0)
@@ -45,11 +46,11 @@ def likeliest(
     GROUPS: tl.constexpr, GROUP: tl.constexpr, LIKELIEST: tl.constexpr,
     CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """All tokens of a row from some key on, packed int64 [CAPACITY], that key, and how many
-    they are; more than CAPACITY where they do not fit.
+    """All tokens of a row from some key on, packed int64 [CAPACITY]; that key; and how many
+    they are, which is more than CAPACITY if they do not fit.
 
-    `ranked` [groups] has the largest key of each group: so many groups as have the LIKELIEST-th
-    largest of these have all tokens that are as large.
+    `ranked` [groups] has the largest key of each group. All tokens as large as the LIKELIEST-th
+    largest of these are in the groups whose largest key is as large.
     """
     group = tl.arange(0, GROUPS)
     largest = tl.load(ranked + group, mask=group < groups, other=SMALLEST)
@@ -77,7 +78,7 @@ def likeliest(
 
 @triton.jit
 def floor_among(pairs, bound, count, best, whole, most, mass, least, CAPACITY: tl.constexpr):
-    """The floor, if these tokens of a row, all from `bound` on, tell it; else SMALLEST.
+    """The floor, if these tokens (all of the row from `bound` on) determine it; else SMALLEST.
 
     `most`, `mass` and `least` are top-k, top-p and min-p; `whole` is the mass of the row.
     """
@@ -105,7 +106,7 @@ def floor_of_row(
     logits, room, vocabulary, temperature, best, most, mass, least,
     CAPACITY: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The floor, from memory; the largest key itself where that is no finite number's."""
+    """The floor, searched in memory; the largest key itself if that is not a finite number."""
     floor = key_of(best)
     if (floor < INFINITE) & (floor > NOTHING):
         floor = floor_of_least(best, least)
@@ -130,7 +131,7 @@ def floor_of_row(
 
 @triton.jit
 def floor_of_least(best, least):
-    """Min-p's: so much of the likeliest's probability."""
+    """Min-p's floor: tokens with at least that part of the most likely token's probability."""
     return tl.where(
         least > 0.0, key_of(best + tl.log(tl.where(least > 0.0, least, 1.0))), NOTHING
     )
@@ -138,5 +139,5 @@ def floor_of_least(best, least):
 
 @triton.jit
 def share(total, mass):
-    """int64: the least that is no less than `mass` of `total`."""
+    """int64: the smallest integer that is at least `mass` times `total`."""
     return tl.ceil(total.to(tl.float64) * mass.to(tl.float64)).to(tl.int64)

@@ -1,7 +1,7 @@
-"""Gumbel noise as engine/sampling/noise.py defines it: the same bits, whatever draws them.
+"""Gumbel noise as defined in engine/sampling/noise.py, with the same bits on every device.
 
-The bits are integers and equal everywhere. Of the two logarithms the last bit may be another
-than the CPU's, which changes a token where two scores lie closer than that.
+The bits are integers and equal everywhere. The last bit of the two logarithms may differ from
+the CPU's, which changes a token if two scores are closer than that.
 """
 
 import triton
@@ -14,14 +14,14 @@ CELL = tl.constexpr(2.0**-23)
 
 @triton.jit
 def noise_bits(tokens, low, high):
-    """int32 vocabulary entries and the halves of a key (uint32) to 23 bits of each entry."""
+    """23 random bits for each int32 vocabulary entry, from the halves of a key (uint32)."""
     bits = _mixed(tokens.to(tl.uint32) * GOLDEN ^ low)
     return _mixed(bits ^ high) >> 9
 
 
 @triton.jit
 def gumbel(tokens, low, high):
-    """Standard Gumbel variates of these entries, float32."""
+    """Standard Gumbel variates for these vocabulary entries, float32."""
     uniform = (noise_bits(tokens, low, high).to(tl.float32) + 0.5) * CELL
     return -tl.log(-tl.log(uniform))
 

@@ -1,8 +1,7 @@
-"""Floats as integers of the same order, and what follows from that: ties have one winner.
+"""Maps floats to integer keys of the same order, packed with tokens so that ties are decided.
 
-A float's bits, with all but the sign flipped where it is negative, compare as the float does
-(as radix sorts have it: Terdiman 2000). Both zeros have one key, and no number is larger than
-what is no number, as in torch.
+A float's bits, with all but the sign flipped if it is negative, compare like the float (as in
+radix sorts: Terdiman 2000). Both zeros have one key, and NaN is the largest, as in torch.
 """
 
 import triton
@@ -13,35 +12,35 @@ SMALLEST = tl.constexpr(-0x80000000)
 NOT_A_NUMBER = LARGEST
 INFINITE = tl.constexpr(0x7F800000)
 NOTHING = tl.constexpr(-0x7F800001)
-"""The keys of no number, of infinity and of minus infinity."""
+"""The keys of NaN, of infinity and of minus infinity."""
 
 
 @triton.jit
 def key_of(x):
-    """float32 to int32."""
+    """The int32 key of a float32."""
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     return tl.where(x != x, NOT_A_NUMBER, bits ^ (bits >> 31 & LARGEST))
 
 
 @triton.jit
 def value_of(key):
-    """int32 to float32: the other way."""
+    """The float32 of an int32 key."""
     return (key ^ (key >> 31 & LARGEST)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def packed(key, token):
-    """int64 of which the largest is the largest key's, and of these the smallest token's."""
+    """An int64 of key and token; the largest has the largest key, then the smallest token."""
     return key.to(tl.int64) << 32 | (token ^ LARGEST).to(tl.int64)
 
 
 @triton.jit
 def token_of(pair):
-    """The token of what was packed."""
+    """The token of a packed pair."""
     return (pair & LARGEST).to(tl.int32) ^ LARGEST
 
 
 @triton.jit
 def key_in(pair):
-    """The key of what was packed."""
+    """The key of a packed pair."""
     return (pair >> 32).to(tl.int32)

@@ -1,15 +1,15 @@
-"""Searches a flat row by many programs, if its likeliest tokens do not give the threshold.
+"""Searches a flat row by many programs, if its most likely tokens do not give the threshold.
 
-What is known of the threshold is an interval of keys. Twice every slice of a row weighs what
-lies at or above each of PIVOTS keys of the interval, which leaves a PIVOTS-th of it. Then the
-slices say which of their tokens is the largest, noise included, of those that are kept for
-sure, and note those between the last two pivots: hundreds of a vocabulary. One program picks
-the threshold among these, and the token.
+The threshold is known to be in an interval of keys. In each of two rounds, all slices of a row
+weigh the tokens at or above each of PIVOTS keys of the interval, which leaves a PIVOTS-th of
+it. Then each slice finds the largest, noise included, of its tokens that are kept for sure, and
+collects those between the last two pivots: hundreds of a vocabulary. One program picks the
+threshold among these, and the token.
 
-Slices add to a row's sums by atomics. They are sums of integers, so their order is nothing; the
-program that gives a row up (`hand_on`) clears them each time, so a graph may be replayed.
-Where more tokens are left between two pivots than there is room for, which are not all equal,
-the last program searches the row alone (thresholds.py).
+Slices add to a row's sums by atomics. Sums are of integers, so their order does not matter; the
+program that hands a row on (`hand_on`) clears them each time, so a graph can be replayed. If
+more tokens are left between two pivots than there is room for, and they are not all equal, the
+last program searches the row alone (thresholds.py).
 """
 
 import triton
@@ -41,17 +41,17 @@ from engine.kernels.gpu.sampling.thresholds import (
 )
 
 SETTLED, KNOWN, BY_COUNT, BY_MASS, ALONE = (tl.constexpr(kind) for kind in range(5))
-"""What is to be done with a row: nothing, no search, either search, all by one program."""
+"""What a row still needs: nothing, no search, either search, or all of it by one program."""
 
 PIVOTS = tl.constexpr(32)
-ROUNDS = tl.constexpr(2)  # of weighing
+ROUNDS = tl.constexpr(2)  # rounds of weighing
 KIND, BEST, FLOOR, GUESS = (tl.constexpr(place) for place in range(4))
 COUNTED, LOWEST, HIGHEST = (tl.constexpr(place) for place in range(4, 7))
-INTERVALS = tl.constexpr(8)  # each round's low, high, what lies beyond it, what is wanted
-SUMS = tl.constexpr(24)  # each round's
+INTERVALS = tl.constexpr(8)  # each round's low, high, weight beyond it, weight wanted
+SUMS = tl.constexpr(24)  # each round's sums
 WORK_WIDTH = 24 + 2 * 32
 WIDTH = tl.constexpr(WORK_WIDTH)
-"""Whole numbers (int64) of a row's work, and where they lie."""
+"""The int64 numbers of a row's work, and their offsets."""
 
 
 @triton.jit
@@ -59,10 +59,10 @@ def hand_on(
     work, ranked, vocabulary, groups, best, whole, most, mass, least, spread,
     GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Begin a row's work: how it is to be searched, and from where to where.
+    """Begin a row's work: decide how it is searched, and in which interval.
 
-    Its threshold is guessed to lie above `bottom`: so much below the largest as, of a normal
-    distribution, all tokens are, or as no number of tokens weighs enough.
+    The threshold is guessed to be above `bottom`: so far below the largest that, in a normal
+    distribution, all tokens are above it, or that the tokens below weigh too little to matter.
     """
     floor, kind = key_of(best), KNOWN
     if (floor < INFINITE) & (floor > NOTHING):
@@ -100,7 +100,7 @@ def weigh(
     logits, temperatures, top_p, work, stride, vocabulary, ROUND: tl.constexpr,
     SLICE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Add what a slice weighs at or above each pivot of this round to its row's sums."""
+    """Add a slice's weights at or above each pivot of this round to its row's sums."""
     part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     work += row * WIDTH
     kind = tl.load(work + KIND)
@@ -129,8 +129,8 @@ def gather(
     logits, temperatures, top_p, keys, work, bests, room, stride, vocabulary, keys_stride,
     SLICE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """The largest of a slice with its noise, of what is kept for sure and of what may be; and
-    what may be, noted in its row's `room`.
+    """A slice's largest tokens including noise: of those kept for sure, and of those that may
+    be kept. The latter are also collected in the row's `room`.
     """
     part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     parts = tl.num_programs(0)
@@ -168,7 +168,7 @@ def settle(
     stride, vocabulary, parts, keys_stride, PARTS: tl.constexpr, CAPACITY: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The token of a row that was handed on."""
+    """Choose the token of a row that was handed on."""
     row = tl.program_id(0).to(tl.int64)
     work += row * WIDTH
     kind = tl.load(work + KIND)
@@ -203,7 +203,7 @@ def settle(
 
 @triton.jit
 def say(pair, instead, out, alive):
-    """A row's token, of what was packed; another where nothing may come."""
+    """Write a row's token, from a packed pair; `instead`, if no token is allowed."""
     living = key_in(pair) > NOTHING
     tl.store(alive, living.to(alive.dtype.element_ty))
     token = tl.where(living, token_of(pair), tl.load(instead))
@@ -212,7 +212,7 @@ def say(pair, instead, out, alive):
 
 @triton.jit
 def noise_of(key, tokens):
-    """Of a row whose key lies at `key`."""
+    """The noise of `tokens`, for the row whose key is at `key`."""
     low, high = tl.load(key).to(tl.uint32), tl.load(key + 1).to(tl.uint32)
     return gumbel(tokens, low, high)
 
@@ -228,7 +228,7 @@ def _keep(work, round_, low, high, beyond, want):
 
 @triton.jit
 def _interval(work, kind, mass, ROUND: tl.constexpr):
-    """Where a round begins: with what the sums of the one before leave of its interval."""
+    """A round's interval: the part that the previous round's sums leave of its own."""
     place = work + INTERVALS + 4 * max(ROUND - 1, 0)
     low, high = tl.load(place), tl.load(place + 1)
     beyond, want = tl.load(place + 2), tl.load(place + 3)
@@ -247,8 +247,8 @@ def _interval(work, kind, mass, ROUND: tl.constexpr):
 
 @triton.jit
 def _pivots(work, low, high, ROUND: tl.constexpr):
-    """int64 [PIVOTS], ascending: `low`, which has all that is to be searched, the key behind
-    it, for those that tie there, and others as far from each other as their values.
+    """int64 [PIVOTS], ascending: `low`, at or above which everything is, the key behind it, for
+    tokens that tie at `low`, and others evenly spaced by value.
     """
     pivot = tl.arange(0, PIVOTS)
     best, top = value_of(tl.load(work + BEST).to(tl.int32)), value_of((high - 1).to(tl.int32))
@@ -264,7 +264,7 @@ def _pivots(work, low, high, ROUND: tl.constexpr):
 
 @triton.jit
 def _largest_among(work, room, key, kind, CAPACITY: tl.constexpr):
-    """Packed: the largest with its noise, of those noted that are kept."""
+    """The largest, including noise, of the collected tokens that are kept; packed."""
     pairs = what_is_in(room, tl.load(work + COUNTED), CAPACITY)
     place = work + INTERVALS + 4 * ROUNDS
     want = tl.load(place + 3) - tl.load(place + 2)
@@ -279,7 +279,7 @@ def _largest_among(work, room, key, kind, CAPACITY: tl.constexpr):
 
 @triton.jit
 def _largest_of_row(logits, key, vocabulary, temperature, floor, CHUNK: tl.constexpr):
-    """Packed: the largest with its noise of what is left of a row."""
+    """The largest, including noise, of the row's tokens that are kept; packed."""
     best = tl.full((CHUNK,), NONE, tl.int64)
     for start in range(0, vocabulary, CHUNK):
         tokens = start + tl.arange(0, CHUNK)

@@ -1,11 +1,10 @@
 """The smallest logit that is kept, by counting instead of sorting.
 
-A threshold is the largest key of which so much weight lies at or above it: `want` tokens for
-top-k, a share of the mass for top-p. It is searched digit by digit: sixteen pivots are weighed
-at once, and the interval between two of them is the next to be searched. Weights are integers,
-so sums do not depend on their order: a mass is its probability over the likeliest's, in units
-of 2^-44.
-Tokens that tie with the last one kept have its key, and are kept, too.
+A threshold is the largest key with enough weight at or above it: `want` tokens for top-k, a
+share of the mass for top-p. It is searched digit by digit: sixteen pivots are weighed at once,
+and the interval between two of them is searched next. Weights are integers, so sums do not
+depend on their order: a token's mass is its probability divided by the most likely token's, in
+units of 2^-44. Tokens that tie with the last one kept have its key, and are kept, too.
 """
 
 import triton
@@ -23,9 +22,9 @@ from engine.kernels.gpu.sampling.order import (
 PIVOTS = tl.constexpr(16)
 DIGITS = tl.constexpr(8)  # of an int32 key, each one of PIVOTS
 NONE = tl.constexpr(-(2**63))
-UNITS = tl.constexpr(2.0**44)  # of 2^18 tokens that are all equal, the sum is 2^62
-FURTHEST = tl.constexpr(46.0)  # e^-46 of the likeliest weighs nothing, by any number of tokens
-BY_VALUE = tl.constexpr(4)  # as often an interval of values is cut; then one of keys
+UNITS = tl.constexpr(2.0**44)  # so that 2^18 equal tokens add up to 2^62
+FURTHEST = tl.constexpr(46.0)  # tokens below e^-46 of the likeliest weigh nothing together
+BY_VALUE = tl.constexpr(4)  # how often the interval is divided by values, before by keys
 
 
 @triton.jit
@@ -37,22 +36,22 @@ def scaled(logits, offsets, vocabulary, temperature):
 
 @triton.jit
 def masses(keys, best):
-    """int64 of keys, where `best` is the largest logit, a finite one."""
+    """The int64 masses of keys; `best` is the largest logit, a finite one."""
     return (tl.exp(value_of(tl.maximum(keys, NOTHING)) - best) * UNITS).to(tl.int64)
 
 
 @triton.jit
 def weights_of(keys, best, floor, BY_MASS: tl.constexpr):
-    """int64: what keys weigh, nothing below `floor`: one each, or their masses."""
+    """The int64 weights of keys: one each, or their masses; 0 below `floor`."""
     each = masses(keys, best) if BY_MASS else tl.full(keys.shape, 1, tl.int64)
     return tl.where(keys >= floor, each, 0)
 
 
 @triton.jit
 def threshold(keys, weights, want):
-    """int32: the largest key at or above which `weights` [n] of integers add up to `want`.
+    """int32: the largest key at or above which the integer `weights` [n] add up to `want`.
 
-    The smallest int32 where even all of them do not.
+    The smallest int32 if even all of them do not.
     """
     pivot = tl.arange(0, PIVOTS)
     found = tl.full((), SMALLEST, tl.int64)
@@ -77,8 +76,8 @@ def collected(
     CAPACITY: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """The tokens of a row whose keys are in [low, high), packed; the smallest int64 beside."""
-    tl.debug_barrier()  # others may still look at what is in `room`
+    """The tokens of a row with keys in [low, high), packed; padded with the smallest int64."""
+    tl.debug_barrier()  # other threads may still read `room`
     count = 0
     for start in range(0, vocabulary, CHUNK):
         tokens = start + tl.arange(0, CHUNK)
@@ -90,7 +89,7 @@ def collected(
 
 @triton.jit
 def what_is_in(room, count, CAPACITY: tl.constexpr):
-    """int64 [CAPACITY]: what was noted, and the smallest int64 behind."""
+    """int64 [CAPACITY]: the collected pairs, padded with the smallest int64."""
     tl.debug_barrier()
     place = tl.arange(0, CAPACITY)
     return tl.load(room + place, mask=place < count, other=NONE)
@@ -98,7 +97,7 @@ def what_is_in(room, count, CAPACITY: tl.constexpr):
 
 @triton.jit
 def noted(keys, tokens, chosen, count, room, CAPACITY: tl.constexpr):
-    """Add the chosen ones to `room` behind `count` others; how many there are now."""
+    """Append the chosen tokens to `room` behind `count` others; returns the new count."""
     place = count + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
     tl.store(room + place, packed(keys, tokens), mask=chosen & (place < CAPACITY))
     return count + tl.sum(chosen.to(tl.int32), axis=0)
@@ -116,8 +115,8 @@ def weighed(
     BY_MASS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Of a row's tokens [begin, end) at or above each of `pivots` int64 [n]: weights int64, and
-    how many they are.
+    """The weight int64, and the number, of a row's tokens [begin, end) at or above each of
+    `pivots` int64 [n].
     """
     sums = tl.zeros((CHUNK, pivots.shape[0]), tl.int64)
     counts = tl.zeros((CHUNK, pivots.shape[0]), tl.int32)
@@ -139,8 +138,8 @@ def threshold_of_row(
     logits, vocabulary, temperature, best, floor, want, room, BY_MASS: tl.constexpr,
     CAPACITY: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """As `threshold`, of a whole row from memory: a few passes, until so few lie between two
-    pivots that `room` holds them.
+    """As `threshold`, for a whole row in memory: a few passes, until the tokens between two
+    pivots fit into `room`.
     """
     pivot = tl.arange(0, PIVOTS)
     if BY_MASS:
@@ -148,7 +147,7 @@ def threshold_of_row(
     else:
         low, turn = tl.full((), SMALLEST, tl.int64), BY_VALUE
     high = key_of(best).to(tl.int64) + 1
-    beyond = tl.zeros((), tl.int64)  # what lies at or above `high` weighs
+    beyond = tl.zeros((), tl.int64)  # the weight at or above `high`
     at_low, at_high = vocabulary, vocabulary * 0  # tokens at or above both
     while (at_low - at_high > CAPACITY) & (high - low > 1):
         pivots = low + (high - low) * pivot.to(tl.int64) // PIVOTS
@@ -159,7 +158,7 @@ def threshold_of_row(
         sums, counts = weighed(
             logits, 0, vocabulary, temperature, best, floor, pivots, BY_MASS, CHUNK
         )
-        enough = sums >= want  # the first, which is `low`, always has
+        enough = sums >= want  # always true for the first, which is `low`
         at_low = tl.min(tl.where(enough, counts, vocabulary), axis=0)
         at_high = tl.maximum(at_high, tl.max(tl.where(enough, 0, counts), axis=0))
         beyond = tl.maximum(beyond, tl.max(tl.where(enough, 0, sums), axis=0))

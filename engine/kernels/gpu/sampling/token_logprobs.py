@@ -1,7 +1,7 @@
-"""Log-probabilities and ranks of chosen tokens, and the likeliest tokens, without a sort.
+"""Log-probabilities and ranks of chosen tokens, and the most likely tokens, without a sort.
 
 Three launches: each tile's part of a row's softmax sum; then the log-probabilities, of which a
-tile keeps its likeliest and counts those above the chosen token's; then the tiles are merged.
+tile keeps its largest and counts those above the chosen token's; then the tiles are merged.
 The twin is engine/sampling/logprobs.py: (x - max) - log(sum), ties by token id.
 """
 
@@ -31,8 +31,8 @@ def gather_logprobs(
 ) -> None:
     """Fill `told` for some `rows` [n] int32 of `logits` [.., vocabulary] float32.
 
-    `chosen` [n] are their tokens, of any integer type. At most MOST_TOP_LOGPROBS likeliest,
-    and no more than there are tokens. Nothing waits for the device.
+    `chosen` [n] are these rows' tokens, of any integer type. At most MOST_TOP_LOGPROBS most
+    likely tokens, and no more than the vocabulary has. Does not wait for the device.
     """
     count, vocabulary = len(rows), logits.shape[1]
     most = told.tokens.shape[1]
