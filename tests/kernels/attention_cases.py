@@ -7,11 +7,27 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from engine.kernels.gpu.attention_plans import PrefillPlan
+from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.style import AttentionStyle
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 LAYERS, LAYER = 2, 1
+PLAIN = AttentionStyle(0.3)
+SINKS = torch.linspace(-4, 5, 6)
+
+
+def styles_with(window: int) -> dict[str, AttentionStyle]:
+    """All that a style can ask for, of six heads."""
+    return {
+        "window": AttentionStyle(0.3, window=window),
+        "window of one": AttentionStyle(0.3, window=1),
+        "window beyond all": AttentionStyle(0.3, window=1 << 33),
+        "softcap": AttentionStyle(0.9, softcap=1.5),
+        "sinks": AttentionStyle(0.3, sinks=SINKS),
+        "all of it": AttentionStyle(0.9, window=window + 4, softcap=3.0, sinks=SINKS),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +56,22 @@ class Case:
     @property
     def value_width(self) -> int:
         return self.shape.value_width or self.shape.width
+
+
+def on_its_device(style: AttentionStyle, case: Case) -> AttentionStyle:
+    """With its sinks where the case's queries are."""
+    if style.sinks is None:
+        return style
+    return replace(style, sinks=style.sinks.to(case.queries.device))
+
+
+def attend_chunks(case: Case, style: AttentionStyle, plan: PrefillPlan | None) -> Tensor:
+    """By prefill attention's kernel."""
+    longest = int(case.firsts.diff().max())
+    return prefill_attention(
+        case.queries, case.memory, LAYER, case.tables, case.firsts, case.lengths, longest,
+        on_its_device(style, case), case.shape.value_width, plan=plan,
+    )  # fmt: skip
 
 
 def make_case(

@@ -14,6 +14,7 @@ from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
     FLOATS,
     LAYER,
+    PLAIN,
     TOLERANCE,
     Case,
     Shape,
@@ -21,6 +22,8 @@ from tests.kernels.attention_cases import (
     expected,
     laid_otherwise,
     make_case,
+    on_its_device,
+    styles_with,
 )
 
 SHAPES = {
@@ -36,23 +39,13 @@ SHAPES = {
     "odd latent": Shape(5, 1, 44, 4, parts=1, value_width=24),
     "short values": Shape(4, 2, 32, 4, value_width=20),
 }
-STYLES = {
-    "window": AttentionStyle(0.3, window=19),
-    "window of one": AttentionStyle(0.3, window=1),
-    "window beyond all": AttentionStyle(0.3, window=1 << 33),
-    "softcap": AttentionStyle(0.9, softcap=1.5),
-    "sinks": AttentionStyle(0.3, sinks=torch.linspace(-4, 5, 6)),
-    "all of it": AttentionStyle(0.9, window=23, softcap=3.0, sinks=torch.linspace(-4, 5, 6)),
-}
-PLAIN = AttentionStyle(0.3)
+STYLES = styles_with(19)
 PLAN = DecodePlan(rows=16, tile=16, splits=3, warps=4, stages=2)
 
 
 def attend(case: Case, style: AttentionStyle, plan: DecodePlan | None = PLAN) -> Tensor:
-    if style.sinks is not None:
-        style = replace(style, sinks=style.sinks.to(case.queries.device))
     return decode_attention(
-        case.queries, case.memory, LAYER, case.tables, case.lengths, style,
+        case.queries, case.memory, LAYER, case.tables, case.lengths, on_its_device(style, case),
         case.shape.value_width, plan=plan,
     )  # fmt: skip
 

@@ -15,13 +15,16 @@ from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
     FLOATS,
     LAYER,
+    PLAIN,
+    SINKS,
     TOLERANCE,
-    Case,
     Shape,
+    attend_chunks,
     distance,
     expected,
     laid_otherwise,
     make_case,
+    styles_with,
 )
 
 SHAPES = {
@@ -33,30 +36,11 @@ SHAPES = {
     "latent": Shape(20, 1, 36, 4, parts=1, value_width=32),
     "odd latent": Shape(5, 1, 44, 4, parts=1, value_width=24),
 }
-SINKS = torch.linspace(-4, 5, 6)
-STYLES = {
-    "window": AttentionStyle(0.3, window=19),
-    "window of one": AttentionStyle(0.3, window=1),
-    "window beyond all": AttentionStyle(0.3, window=1 << 33),
-    "softcap": AttentionStyle(0.9, softcap=1.5),
-    "sinks": AttentionStyle(0.3, sinks=SINKS),
-    "all of it": AttentionStyle(0.9, window=23, softcap=3.0, sinks=SINKS),
-}
-PLAIN = AttentionStyle(0.3)
+STYLES = styles_with(19)
 
 
 def plan(packed: int, tile: int = 16) -> PrefillPlan:
     return PrefillPlan(rows=16, packed=min(16, packed), tile=tile, warps=4, stages=2)
-
-
-def attend(case: Case, style: AttentionStyle, planned: PrefillPlan | None) -> Tensor:
-    if style.sinks is not None:
-        style = replace(style, sinks=style.sinks.to(case.queries.device))
-    longest = int(case.firsts.diff().max())
-    return prefill_attention(
-        case.queries, case.memory, LAYER, case.tables, case.firsts, case.lengths, longest,
-        style, case.shape.value_width, plan=planned,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -65,7 +49,7 @@ def test_it_is_attention(name: str, dtype: torch.dtype, device: torch.device) ->
     """Whole prompts, chunks behind what is cached, a single token, and nothing."""
     shape = SHAPES[name]
     case = make_case(shape, (7, 40, 3, 18), dtype, device, counts=(7, 3, 0, 1))
-    result = attend(case, PLAIN, plan(shape.heads // shape.kv_heads))
+    result = attend_chunks(case, PLAIN, plan(shape.heads // shape.kv_heads))
     assert distance(result, expected(case, PLAIN)) < TOLERANCE[dtype]
 
 
@@ -80,7 +64,7 @@ def test_styles(name: str, device: torch.device) -> None:
         counts=counts,
         window=style.window,
     )
-    result = attend(case, style, plan(3))
+    result = attend_chunks(case, style, plan(3))
     assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 
@@ -93,7 +77,7 @@ def test_rows_that_see_nothing_of_their_first_tiles(
     case = make_case(
         Shape(2, 2, 16, 4), (50, 40), torch.float32, device, counts=(39, 40), window=3
     )
-    result = attend(case, style, PrefillPlan(32, 1, 16, 4, 2))
+    result = attend_chunks(case, style, PrefillPlan(32, 1, 16, 4, 2))
     assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 
@@ -106,7 +90,7 @@ def test_any_mix(seed: int, device: torch.device) -> None:
     style = AttentionStyle(0.4, window=window)
     shape = Shape(4, 2, 16, dice.choice((1, 3, 8)))
     case = make_case(shape, lengths, torch.float32, device, counts=counts, window=window)
-    result = attend(case, style, plan(dice.choice((1, 2))))
+    result = attend_chunks(case, style, plan(dice.choice((1, 2))))
     assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 
@@ -114,7 +98,7 @@ def test_many_short_sequences(device: torch.device) -> None:
     """More than are looked at in one go when a tile asks whose it is."""
     counts = [1, 0, 1] * 50
     case = make_case(Shape(1, 1, 16, 4), counts, torch.float32, device, counts=counts)
-    result = attend(case, PLAIN, PrefillPlan(16, 1, 16, 4, 2))
+    result = attend_chunks(case, PLAIN, PrefillPlan(16, 1, 16, 4, 2))
     assert distance(result, expected(case, PLAIN)) < TOLERANCE[torch.float32]
 
 
@@ -127,15 +111,15 @@ def test_rows_behind_the_last_sequence_are_zeros(
     case = make_case(shape, (8, 19), torch.float32, device, counts=counts)
     padding = torch.full((spare, 4, 16), torch.nan, device=device)
     padded = replace(case, queries=torch.cat((case.queries, padding)))
-    result = attend(padded, PLAIN, plan(2))
-    assert result[: sum(counts)].equal(attend(case, PLAIN, plan(2)))
+    result = attend_chunks(padded, PLAIN, plan(2))
+    assert result[: sum(counts)].equal(attend_chunks(case, PLAIN, plan(2)))
     assert result[sum(counts) :].eq(0).all()
 
 
 def test_chunks_give_what_the_whole_gives(device: torch.device) -> None:
     shape = Shape(4, 2, 16, 4)
     whole = make_case(shape, (37,), torch.float32, device, counts=(37,))
-    right = attend(whole, PLAIN, plan(2))
+    right = attend_chunks(whole, PLAIN, plan(2))
     for first, last in ((0, 11), (11, 12), (12, 37)):
         chunk = replace(
             whole,
@@ -143,19 +127,19 @@ def test_chunks_give_what_the_whole_gives(device: torch.device) -> None:
             firsts=torch.tensor([0, last - first], dtype=torch.int32, device=device),
             lengths=torch.tensor([last], dtype=torch.int32, device=device),
         )
-        torch.testing.assert_close(attend(chunk, PLAIN, plan(2)), right[first:last])
+        torch.testing.assert_close(attend_chunks(chunk, PLAIN, plan(2)), right[first:last])
 
 
 def test_any_stride_will_do(device: torch.device) -> None:
     case = make_case(Shape(4, 2, 16, 4), (21, 50), torch.float32, device, counts=(9, 4))
-    right = attend(case, PLAIN, plan(2))
-    assert attend(laid_otherwise(case), PLAIN, plan(2)).equal(right)
+    right = attend_chunks(case, PLAIN, plan(2))
+    assert attend_chunks(laid_otherwise(case), PLAIN, plan(2)).equal(right)
 
 
 def test_its_own_plans(device: torch.device) -> None:
     for dtype, count in ((torch.float32, 30), (torch.float16, 4), (torch.float16, 70)):
         case = make_case(Shape(4, 2, 32, 8), (90, 5), dtype, device, counts=(count, 5))
-        result = attend(case, PLAIN, None)
+        result = attend_chunks(case, PLAIN, None)
         assert distance(result, expected(case, PLAIN)) < TOLERANCE[dtype]
 
 
@@ -198,5 +182,5 @@ def test_real_shapes(shape: Shape, dtype: torch.dtype, device: torch.device) -> 
     for lengths, counts in (((700,), (300,)), ((5, 400, 64, 900), (1, 4, 64, 130))):
         for style in (PLAIN, AttentionStyle(0.1, window=250, softcap=30.0)):
             case = make_case(shape, lengths, dtype, device, counts=counts, window=style.window)
-            result = attend(case, style, None)
+            result = attend_chunks(case, style, None)
             assert distance(result, expected(case, style)) < TOLERANCE[dtype]

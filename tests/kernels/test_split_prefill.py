@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from engine.kernels.gpu.attention_plans import (
     LEAST_STRETCH,
@@ -20,18 +19,20 @@ from engine.kernels.gpu.attention_plans import (
 )
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.paged_call import Heads
-from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
     FLOATS,
     LAYER,
+    PLAIN,
+    SINKS,
     TOLERANCE,
-    Case,
     Shape,
+    attend_chunks,
     distance,
     expected,
     laid_otherwise,
     make_case,
+    styles_with,
 )
 
 SHAPES = {
@@ -42,16 +43,7 @@ SHAPES = {
     "latent": Shape(20, 1, 36, 4, parts=1, value_width=32),
     "odd latent": Shape(5, 1, 44, 4, parts=1, value_width=24),
 }
-SINKS = torch.linspace(-4, 5, 6)
-STYLES = {
-    "window": AttentionStyle(0.3, window=37),
-    "window of one": AttentionStyle(0.3, window=1),
-    "window beyond all": AttentionStyle(0.3, window=1 << 33),
-    "softcap": AttentionStyle(0.9, softcap=1.5),
-    "sinks": AttentionStyle(0.3, sinks=SINKS),
-    "all of it": AttentionStyle(0.9, window=41, softcap=3.0, sinks=SINKS),
-}
-PLAIN = AttentionStyle(0.3)
+STYLES = styles_with(37)
 TILE, PROCESSORS = 16, 132
 LLAMA, QWEN = Heads(32, 8, 128, 128, 2, 2), Heads(32, 4, 128, 128, 2, 2)
 GPT_OSS, LATENT = Heads(64, 8, 64, 64, 2, 2), Heads(128, 1, 576, 512, 1, 2)
@@ -62,23 +54,13 @@ def plan(packed: int, splits: int = 3, shortest: int = TILE) -> PrefillPlan:
     return PrefillPlan(16, min(16, packed), TILE, 4, 2, splits, shortest)
 
 
-def attend(case: Case, style: AttentionStyle, planned: PrefillPlan | None) -> Tensor:
-    if style.sinks is not None:
-        style = replace(style, sinks=style.sinks.to(case.queries.device))
-    longest = int(case.firsts.diff().max())
-    return prefill_attention(
-        case.queries, case.memory, LAYER, case.tables, case.firsts, case.lengths, longest,
-        style, case.shape.value_width, plan=planned,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_attention(name: str, dtype: torch.dtype, device: torch.device) -> None:
     """Behind a long context, behind nothing, alone in a tile, and nothing at all."""
     shape = SHAPES[name]
     case = make_case(shape, (90, 6, 40, 0, 17), dtype, device, counts=(3, 6, 1, 0, 2))
-    result = attend(case, PLAIN, plan(shape.heads // shape.kv_heads))
+    result = attend_chunks(case, PLAIN, plan(shape.heads // shape.kv_heads))
     assert distance(result, expected(case, PLAIN)) < TOLERANCE[dtype]
 
 
@@ -89,7 +71,7 @@ def test_styles(name: str, splits: int, device: torch.device) -> None:
     case = make_case(
         shape, (100, 33, 5), torch.float32, device, counts=(9, 1, 0), window=style.window
     )
-    result = attend(case, style, plan(3, splits))
+    result = attend_chunks(case, style, plan(3, splits))
     assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 
@@ -103,7 +85,7 @@ def test_any_mix(seed: int, device: torch.device) -> None:
     shape = Shape(4, 2, 16, dice.choice((1, 3, 8)))
     case = make_case(shape, lengths, torch.float32, device, counts=counts, window=window)
     splits, shortest = dice.choice((2, 3, 7)), dice.choice((TILE, 2 * TILE))
-    result = attend(case, style, plan(dice.choice((1, 2)), splits, shortest))
+    result = attend_chunks(case, style, plan(dice.choice((1, 2)), splits, shortest))
     assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 
@@ -113,7 +95,7 @@ def test_rows_that_see_nothing_of_a_stretch(window: int | None, device: torch.de
     style = AttentionStyle(0.3, window=window, sinks=SINKS[:2])
     shape = Shape(2, 2, 16, 4)
     case = make_case(shape, (64, 40), torch.float32, device, counts=(32, 40), window=window)
-    result = attend(case, style, PrefillPlan(32, 1, TILE, 4, 2, 4, TILE))
+    result = attend_chunks(case, style, PrefillPlan(32, 1, TILE, 4, 2, 4, TILE))
     assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 
@@ -123,24 +105,24 @@ def test_padding_is_zeros(counts: tuple[int, int], spare: int, device: torch.dev
     case = make_case(Shape(4, 2, 16, 4), (50, 39), torch.float32, device, counts=counts)
     padding = torch.full((spare, 4, 16), torch.nan, device=device)
     padded = replace(case, queries=torch.cat((case.queries, padding)))
-    result = attend(padded, AttentionStyle(0.3, sinks=SINKS[:4]), plan(2))
+    result = attend_chunks(padded, AttentionStyle(0.3, sinks=SINKS[:4]), plan(2))
     assert result[: sum(counts)].equal(
-        attend(case, AttentionStyle(0.3, sinks=SINKS[:4]), plan(2))
+        attend_chunks(case, AttentionStyle(0.3, sinks=SINKS[:4]), plan(2))
     )
     assert result[sum(counts) :].eq(0).all()
 
 
 def test_any_stride_will_do(device: torch.device) -> None:
     case = make_case(Shape(4, 2, 16, 4), (21, 50), torch.float32, device, counts=(9, 4))
-    right = attend(case, PLAIN, plan(2))
-    assert attend(laid_otherwise(case), PLAIN, plan(2)).equal(right)
+    right = attend_chunks(case, PLAIN, plan(2))
+    assert attend_chunks(laid_otherwise(case), PLAIN, plan(2)).equal(right)
 
 
 def test_a_short_context_is_not_split(device: torch.device) -> None:
     """One stretch is what an unsplit launch reads: the same to the bit, beside a long one."""
     case = make_case(Shape(4, 2, 16, 4), (32, 200), torch.float32, device, counts=(2, 2))
-    split = attend(case, PLAIN, plan(2, splits=4, shortest=2 * TILE))
-    whole = attend(case, PLAIN, plan(2, splits=1))
+    split = attend_chunks(case, PLAIN, plan(2, splits=4, shortest=2 * TILE))
+    whole = attend_chunks(case, PLAIN, plan(2, splits=1))
     assert split[:2].equal(whole[:2])
     assert not split[2:].equal(whole[2:])
 
@@ -151,7 +133,7 @@ def test_one_query_is_what_decode_attention_says(device: torch.device) -> None:
     decoded = decode_attention(
         case.queries, case.memory, LAYER, case.tables, case.lengths, PLAIN
     )
-    result = attend(case, PLAIN, plan(2, splits=4))
+    result = attend_chunks(case, PLAIN, plan(2, splits=4))
     torch.testing.assert_close(result, decoded, rtol=1e-5, atol=1e-5)
 
 
@@ -160,7 +142,10 @@ def test_its_own_plan_is_split(device: torch.device) -> None:
     case = make_case(shape, (length,), torch.float16, device, counts=(3,))
     sizes = ChunkSizes(3, 1, 3, length)
     assert plan_prefill(Heads(2, 1, 16, 16, 2, 2), sizes, 4).splits == 2
-    assert distance(attend(case, PLAIN, None), expected(case, PLAIN)) < TOLERANCE[torch.float16]
+    assert (
+        distance(attend_chunks(case, PLAIN, None), expected(case, PLAIN))
+        < TOLERANCE[torch.float16]
+    )
 
 
 def programs_of(heads: Heads, sizes: ChunkSizes) -> tuple[int, int]:
@@ -254,7 +239,7 @@ def test_real_shapes(shape: Shape, dtype: torch.dtype, device: torch.device) -> 
                 None,
                 replace(plan_tiles(heads_of(shape, dtype), max(counts)), splits=5),
             ):
-                result = attend(case, style, planned)
+                result = attend_chunks(case, style, planned)
                 assert distance(result, expected(case, style)) < TOLERANCE[dtype]
 
 
