@@ -28,15 +28,15 @@ from engine.running.warming import row_counts, warm_up_sampling, with_progress
 from engine.scheduling.sequence_manager import Limits
 from engine.sharding.group import RankGroup
 
-MOST_PICKS = 129  # that a warm-up makes logits of: beyond, products are of one kind
-MOST_NARROW = 129  # and over tables of a block: beyond, chunks' tiles are of one kind
+MOST_PICKS = 129  # rows of a warm-up with logits: more rows launch no other kernels
+MOST_NARROW = 129  # rows of a warm-up over one block: longer chunks have the same tiles
 
 
 @dataclass(slots=True)
 class DeviceRunner:
-    """See Runner. Nothing here waits for the device but a copy that has not left the host.
+    """See Runner. Waits for nothing but the previous copy out of the host's staging buffer.
 
-    Of the ranks of a `group` the first draws, and the others are told, on the device.
+    In a `group` of ranks, rank 0 samples, and broadcasts the tokens on the device.
     """
 
     model: Model
@@ -51,7 +51,7 @@ class DeviceRunner:
     pieces: PiecewiseGraphs | None = None
 
     def __post_init__(self) -> None:
-        """Room for the largest batch there can be."""
+        """Allocate the staging buffers for the largest batch."""
         most = _largest(self.limits, self._most_blocks)
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
@@ -78,7 +78,7 @@ class DeviceRunner:
         return ran if plan.sampling is None else self._drawn(ran, fields, plan.sampling)
 
     def _launch(self, plan: Plan) -> tuple[DeviceFields, Tensor]:
-        """Kernel by kernel, or if tokens are few by graphs between attentions."""
+        """Run kernel by kernel, or with piecewise graphs if the batch has few tokens."""
         singles, size = len(plan.singles), self._size_of(plan)
         longest = max((span.length for span in plan.chunks), default=0)
         rows = None if self.pieces is None else self.pieces.fitting_size(size.tokens)
@@ -92,7 +92,7 @@ class DeviceRunner:
     def _drawn(
         self, ran: ForwardOutput, fields: DeviceFields, drawing: SamplingPlan
     ) -> ForwardOutput:
-        """With tokens behind each row of logits, if there are any and we draw."""
+        """Sample a token from each row of logits, if there are any and this runner samples."""
         if self.device_sampler is None or ran.logits is None:
             return ran
         settings = fields.drawn_by(len(drawing.draws))
@@ -102,10 +102,11 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def warm(self) -> None:
-        """Launch every kind of kernel that a step may; before anything is in KV memory.
+        """Launch every kind of kernel that a step may need, before KV memory has contents.
 
-        All rows stand for nothing, so nothing is read, and nothing is written. Attention of a
-        chunk is split over a wide table, as far as it may ever be, and never over one block.
+        All rows are padding, so no KV is read or written. With the widest table the attention
+        of a chunk is split over the context as far as it ever may be; with a table of one
+        block it is not split.
         """
         most = self.staging.most.tokens
         tries = [(tokens, self._most_blocks) for tokens in row_counts(most)]
@@ -114,9 +115,9 @@ class DeviceRunner:
             self._try(tokens, blocks)
 
     def _try(self, tokens: int, blocks: int) -> None:
-        """A single token and a chunk of the others, and a token drawn behind some.
+        """Run one decode row and a chunk of the other tokens, and sample one token.
 
-        With one seat, a chunk is alone.
+        If only one sequence fits in a batch, the chunk is alone.
         """
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
@@ -133,7 +134,7 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:
-        """Decode steps by batch size, and others by tokens; before KV memory has anything."""
+        """Capture decode steps by batch size, others by tokens; KV memory is still empty."""
         self._capture_decode_steps(recorder)
         self._capture_pieces(recorder)
 
@@ -150,7 +151,7 @@ class DeviceRunner:
         self.graphs.capture(recorder, sizes, self._step_of)
 
     def _step_of(self, sequences: int) -> Step:
-        """Over the fields of so many sequences, which stand for nothing as yet."""
+        """A decode step over the staged fields of so many sequences, all padding yet."""
         fields = self.staging.clear(self._graph_size(sequences))
 
         def step() -> ForwardOutput:
@@ -166,7 +167,7 @@ class DeviceRunner:
         self.pieces.capture(recorder, sizes, partial(self._pieces_of, recorder))
 
     def _pieces_of(self, recorder: Recorder, tokens: int) -> Forward:
-        """Over the fields of so many tokens, which stand for nothing as yet."""
+        """A forward pass over the staged fields of so many tokens, all padding yet."""
         fields = self.staging.clear(BatchSize(tokens, 1, self._most_blocks))
         memory, kernels = self.memory, self.accelerator.kernels
 
@@ -187,7 +188,7 @@ class DeviceRunner:
         return DeviceBatch(self.memory, kernels, fields.metadata, singles, longest)
 
     def _tokens(self, fields: DeviceFields, others: Tensor | int) -> Tensor:
-        """[tokens] what was drawn last for each row that has a source, else `others`."""
+        """[tokens] the token drawn last at a row's source, or `others` if it has none."""
         latest = self.drawn[fields.sources.clamp(min=0)]
         return torch.where(fields.sources >= 0, latest, others)
 
@@ -201,23 +202,23 @@ class DeviceRunner:
 
     @property
     def _most_blocks(self) -> int:
-        """Of the longest sequence."""
+        """Blocks in the table of the longest sequence."""
         return _longest(self.limits, self.memory.block_size, self.memory.num_blocks)
 
 
 def staged_bytes(limits: Limits, block_size: int) -> int:
-    """What the numbers of batches take of a device for good, where KV has room for all."""
+    """Bytes of the staging buffer on the device, if KV has room for the longest sequences."""
     return num_bytes(_largest(limits, _longest(limits, block_size)))
 
 
 def _largest(limits: Limits, most_blocks: int) -> BatchSize:
-    """Of a batch."""
+    """The size of the largest batch."""
     tokens = max(limits.max_tokens, limits.max_sequences)
     return BatchSize(tokens, limits.max_sequences, most_blocks)
 
 
 def _longest(limits: Limits, block_size: int, num_blocks: int | None = None) -> int:
-    """Blocks of a table: of the longest sequence there may be, in a memory of so many."""
+    """Blocks in the table of the longest sequence that fits in `num_blocks`."""
     lengths = [] if num_blocks is None else [num_blocks]
     if limits.max_model_len is not None:
         lengths.append(-(-limits.max_model_len // block_size))

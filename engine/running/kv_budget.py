@@ -123,9 +123,9 @@ def log_kv_cache_size(blocks: int, block_size: int, max_len: int) -> None:
 def measure(
     model: Model, accelerator: Accelerator, memory: KvMemory, limits: Limits, *, graphs: bool
 ) -> MemoryNeeds:
-    """Run the largest batches there can be over a `memory` that is just large enough.
+    """Run the largest batches over a `memory` that is just large enough for them.
 
-    Graphs share a pool, which is as large as what the largest of them works in.
+    All graphs share one memory pool, which is as large as the largest of them needs.
     """
     runner = DeviceRunner(model, memory, accelerator, limits)
     singles = _needs(accelerator, runner, _singles(limits))

@@ -57,8 +57,8 @@ def plan_decode(heads: Heads, sequences: int, most_tokens: int, processors: int)
 
 @dataclass(frozen=True, slots=True)
 class PrefillPlan:
-    """How a launch is cut: `rows` are tokens, each with `packed` of its query heads. What a
-    tile sees is read in up to `splits` stretches, none of fewer than `shortest` tokens.
+    """How a launch is divided. A tile has `rows`: tokens, each with `packed` query heads. Its
+    context is read in up to `splits` stretches of at least `shortest` tokens each.
 
     A chunk's attention is bound by products. On Hopper a product wants 64 rows for each
     warpgroup, and keys and values come from L2 for every program anew: 128 rows keep that at 3
@@ -87,9 +87,9 @@ class PrefillPlan:
 
 
 class ChunkSizes(NamedTuple):
-    """What a host knows of chunks: bounds, but for how many they are.
+    """What the host knows about the chunks of a launch; all but `sequences` are upper bounds.
 
-    `longest` is the most tokens of one of them, `most_tokens` what a table holds.
+    `longest` is the most tokens of a chunk, `most_tokens` the capacity of a block table.
     """
 
     tokens: int
@@ -101,10 +101,10 @@ class ChunkSizes(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def plan_prefill(heads: Heads, sizes: ChunkSizes, processors: int) -> PrefillPlan:
-    """From bounds that hold for a launch: split into one wave of programs, if chunks are alike.
+    """The plan of a launch; if tiles are few, split so that equal chunks fill one wave.
 
-    By calculation, of Llama-3.1-8B on Hopper: a program of 128 rows takes 22 ns for a token
-    that it reads (3 TFLOP/s for each multiprocessor). So 128 tokens behind 32k are 32 programs
+    By calculation, of Llama-3.1-8B on Hopper: a program of 128 rows takes 22 ns for each
+    token that it reads (3 TFLOP/s per multiprocessor). So 128 tokens behind 32k are 32 programs
     of 0.7 ms, or four times as many of a quarter. For that each writes a part of 64 KB, which
     is read again, 17 MB in all (4 us at 4.3 TB/s), and one more kernel is launched (2 to 4 us).
     A stretch of 512 tokens takes 11 us: shorter ones would cost more than they bring.
@@ -117,8 +117,8 @@ def plan_prefill(heads: Heads, sizes: ChunkSizes, processors: int) -> PrefillPla
 
 
 def plan_tiles(heads: Heads, longest: int) -> PrefillPlan:
-    """`longest` is the most tokens of one sequence. There are few of these: each is compiled,
-    with splits and without.
+    """The tile for chunks of at most `longest` tokens. There are few: each is compiled, with
+    and without splits.
     """
     wanted = heads.sharing * longest
     rows = next((some for some in ROWS if wanted <= some), ROWS[-1])
@@ -135,8 +135,8 @@ def plan_tiles(heads: Heads, longest: int) -> PrefillPlan:
 
 
 def _splits(tiles: PrefillPlan, heads: Heads, sizes: ChunkSizes, processors: int) -> int:
-    """No more programs than run at once: of eight warps one to a multiprocessor, of 64 rows
-    two, of 16 rows three (two, where values are wide).
+    """As many as keep all programs running at once: a multiprocessor runs one program of eight
+    warps, two of 64 rows, three of 16 rows (two if values are wide).
     """
     each = -(-sizes.tokens // sizes.sequences)
     groups = -(-heads.sharing // tiles.packed)

@@ -1,11 +1,11 @@
-"""Attention over a context in parts: how long stretches are, where parts lie, and their sum.
+"""Attention that is split over the context: lengths of stretches, storing parts, adding them.
 
-A row is one query of one head. What it sees may be shared out among programs, each with a
-stretch of it ("Flash-Decoding", Dao et al. 2023). Each leaves its part in float32, with its
-highest score and its sum, and a second, small kernel adds up the parts, always in the same
-order. How many stretches there may be is the host's choice; how long they are follows from the
-length that is found on the device. So who writes parts writes how many a row has, too, and
-nobody has to find that out once more.
+A row is one query of one head. Its context may be divided into stretches, each processed by
+another program ("Flash-Decoding", Dao et al. 2023). A program stores its part in float32, with
+its highest score and the sum of its weights; a second, small kernel adds up the parts, always
+in the same order. The host chooses how many stretches there may be; their length follows from
+the length of the context, which only the device knows. Therefore the program that stores a
+row's first part also stores how many parts the row has.
 """
 
 from typing import NamedTuple
@@ -25,15 +25,15 @@ MOST_COLUMNS = 128
 
 
 class Parts(NamedTuple):
-    """Of rows of `heads` each, in up to as many parts as there are splits; not initialized."""
+    """Room for the parts of all rows, up to one per split; not initialized."""
 
-    counts: Tensor  # [rows, heads] int32, parts of each; 0: the result is there already
+    counts: Tensor  # [rows, heads] int32: parts; 0: the result is stored already
     mixed: Tensor  # [rows, heads, splits, value_width] values, in units of 2^highest
     sums: Tensor  # [2, rows, heads, splits] highest score, and sum of weights
 
 
 def room_for_parts(splits: int, rows: int, heads: Heads, output: Tensor) -> Parts:
-    """For all there can be; with one split it is not looked at, but of the same types."""
+    """Room for `splits` parts; with one split, unused placeholders of the same types."""
     new = output.new_empty
     if splits == 1:
         nothing = new(1, dtype=torch.float32)
@@ -47,7 +47,7 @@ def room_for_parts(splits: int, rows: int, heads: Heads, output: Tensor) -> Part
 
 
 def add_parts(parts: Parts, heads: Heads, sinks: Tensor | None, output: Tensor) -> None:
-    """Into rows of `output` that have parts; sinks are counted here, once."""
+    """Add up the parts of each row into `output`; sinks are added here, once."""
     columns = min(MOST_COLUMNS, heads.padded)
     _add_parts[parts.counts.numel(), -(-heads.value_width // columns)](
         parts.counts, sinks, output, parts.mixed, parts.sums, parts.mixed.shape[2], heads.heads,
@@ -59,13 +59,13 @@ def add_parts(parts: Parts, heads: Heads, sinks: Tensor | None, output: Tensor) 
 
 @triton.jit
 def stretch_of(length, splits, shortest, TILE: tl.constexpr):
-    """Tokens of a stretch, of `length` that are seen: whole tiles, and no less than these."""
+    """Tokens in a stretch of a context of `length`: whole tiles, and at least `shortest`."""
     return tl.maximum(tl.cdiv(tl.cdiv(length, splits), TILE) * TILE, shortest)
 
 
 @triton.jit
 def store_part(state, row, splits, split, count, live, parts, all_rows, VALUE: tl.constexpr):
-    """Part `split` of the `count` of each row; `parts` as in Parts."""
+    """Store part `split` of the `count` parts of each row; `parts` as in Parts."""
     counts, mixed_parts, sums = parts
     mixed, top, total = state
     part = row * splits + split
@@ -94,7 +94,7 @@ def _add_parts(
     SINKS: tl.constexpr,
     OVERLAPPED: tl.constexpr = False,
 ):
-    """A program: one row, and COLUMNS of its value."""
+    """A program adds up one row, COLUMNS of its value."""
     launch_dependents(OVERLAPPED)
     wait_for_previous(OVERLAPPED)
     row, slice_ = tl.program_id(0).to(tl.int64), tl.program_id(1)
