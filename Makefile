@@ -6,6 +6,8 @@ GPU_PYTHON ?= $(BIN)/python
 INSTALLED := $(VENV)/installed
 TBB := "tbb; sys_platform == 'linux' and platform_machine == 'x86_64'"
 TESTS := tests/house tests/unit tests/contract
+# what stays in one process, in several at a time; whole clusters want all cores
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: serve demo check test test-gpu soak chaos machines fmt bench clean
 
@@ -20,10 +22,11 @@ check: $(INSTALLED)  ## linters, types, layers, and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 
 test: check  ## check, then whole clusters: in one process, and of real processes
-	$(BIN)/pytest tests/kernels tests/integration tests/e2e
+	$(PYTEST) tests/kernels tests/integration
+	$(BIN)/pytest tests/e2e
 
 # torch, triton, pytest, hypothesis and msgspec are enough: any Python that has them will do
 test-gpu:  ## kernels on the GPU of this machine, at real shapes too

@@ -17,6 +17,7 @@ from deploy.supervisor import Facts, ProcessFailed, SupervisedProcess
 from discovery.logs import LOG_FORMAT
 from discovery.registration import DEFAULT_PORT, Role
 from discovery.terminal import handle_hang_ups
+from engine.cores import usable_cores
 from node.config import ServingOptions
 from proxy.config import ProxyOptions
 from proxy.workers.node_counts import node_count_key
@@ -233,9 +234,9 @@ class LocalCluster:
         ]
 
     def _threads(self) -> int:
-        """The cores of this machine, shared among its engines."""
+        """The cores that this cluster may use, shared among its engines."""
         nodes = self.config.prefill + self.config.decode
-        return max(1, len(os.sched_getaffinity(0)) // nodes)
+        return max(1, usable_cores() // nodes)
 
 
 def _say_ready(config: UpConfig, url: str) -> None:

@@ -68,7 +68,7 @@ def open_engine(
     ):
         if asked is not None:
             raise UnusableTier(f"{flag}: encoders keep no KV")
-    prepare_torch(config.threads)
+    prepare_torch(threads_of(config))
     OpenDevice.of(config, config.device)  # refuses a device that does not exist
     device, width = torch.device(config.device), checkpoint.config.get("hidden_size")
     limits = Limits(batch_tokens(config, device, width), config.max_num_seqs)
@@ -237,14 +237,14 @@ def _add_features(engine: TorchEngine, checkpoint: Checkpoint, config: EngineCon
         engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)
 
 
-def prepare_torch(threads: int | None) -> None:
-    """Set torch's threads (None: one per core), and huge pages for large allocations.
+def prepare_torch(threads: int) -> None:
+    """Set how many threads torch has, and huge pages for large allocations.
 
     Every step reads weights and KV from end to end; with small pages, address translation takes
     a quarter of that time. This has no effect once the process has made a tensor.
     """
     os.environ.setdefault(LARGE_PAGES, "1")
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(threads)
 
 
 def _kernels(

@@ -1,10 +1,12 @@
 """The address under which other machines reach a node."""
 
+import logging
 import socket
 from collections.abc import Sequence
 
 from discovery.address import format_address, parse_address
 
+log = logging.getLogger(__name__)
 HERE = "127.0.0.1"
 
 
@@ -20,9 +22,16 @@ def advertised_host(bind_host: str, wanted: str | None, proxies: Sequence[str]) 
     addresses registers as 127.0.0.1.
 
     Raises UnreachableAddress where only this machine could use it and a proxy is elsewhere, and
-    where no proxy's name is known.
+    where no proxy's name is known. With `wanted` such names may be known later: pods that start
+    together have no names yet.
     """
-    outward = _outward([parse_address(proxy) for proxy in proxies])
+    try:
+        outward = _outward([parse_address(proxy) for proxy in proxies])
+    except UnreachableAddress as error:
+        if wanted is None:
+            raise
+        log.warning("%s; it is tried again and again", error)
+        return wanted
     host = wanted or ((outward or HERE) if _is_any(bind_host) else bind_host)
     if outward and _is_loopback(host) and not _is_loopback(outward):
         raise UnreachableAddress(

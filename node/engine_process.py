@@ -21,6 +21,7 @@ from decode_node.worker import DecodeWorker
 from discovery.lifeline import die_with_parent, end_with, first_line
 from discovery.logs import start_logging
 from discovery.ports import listening_at
+from engine.cores import usable_cores
 from engine.errors import EngineError, RankLost
 from engine.loading import open_engine
 from engine.ranks.opening import refuse_ranks
@@ -188,9 +189,7 @@ def _load(
     decode = DecodeWorker(engine, connector.sink, time.monotonic, recompute)
     loop = NodeLoop(engine, prefill, decode)
     info, port = engine.info, connector.service.identity.port
-    if advice := threads_advice(
-        job.engine, engines_sharing_cores(), len(os.sched_getaffinity(0))
-    ):
+    if advice := threads_advice(job.engine, engines_sharing_cores(), usable_cores()):
         log.warning(advice)
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
     door.send(encode(EngineReady(*facts, job.connector, info.made_of)))

@@ -6,7 +6,6 @@ just before and after each line, on as many threads, and the better one counts. 
 into a cache can be read faster than that.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from bench.engine.ours import OurEngine
 from bench.engine.rates import Meter, Rates
 from bench.engine.theirs import TransformersEngine
 from bench.engine.work import BYTES, SHAPES, ModelWork
+from engine.cores import usable_cores
 from engine.loading import prepare_torch
 from engine.settings import EngineConfig
 
@@ -46,7 +46,7 @@ class Options:
     """Sequences in a decode step; --empty-batches leaves decode out."""
     contexts: tuple[int, ...] = (128, 4096)
     """Tokens that each of them has."""
-    threads: int = len(os.sched_getaffinity(0))
+    threads: int = usable_cores()
     """Cores."""
     transformers: bool = True
     """Whether it is measured, too; not with more than MOST_OF_THEIRS tokens of KV."""

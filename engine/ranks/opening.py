@@ -1,11 +1,10 @@
 """Settings of an engine with several ranks: checks, and each rank's device and threads."""
 
-import os
-
 import torch
 
 from engine.attention.kv_memory import KvShape
 from engine.checkpoints.checkpoint import open_checkpoint
+from engine.cores import usable_cores
 from engine.errors import EngineError, UnusableCheckpoint, UnusableTier
 from engine.kernels.weights import GROUP
 from engine.models.choosing import AnyConfig, read_config
@@ -53,11 +52,12 @@ def device_of(config: EngineConfig, rank: int) -> torch.device:
     return torch.device(device.type, (device.index or 0) + rank)
 
 
-def threads_of(config: EngineConfig) -> int | None:
-    """Threads of each rank; all ranks together have as many as one process would have."""
-    if config.tensor_parallel_size == 1:
-        return config.threads
-    threads = config.threads or len(os.sched_getaffinity(0))
+def threads_of(config: EngineConfig) -> int:
+    """Threads of each rank; all ranks together have as many as one process would have.
+
+    Without --threads that is one for each usable core.
+    """
+    threads = config.threads or usable_cores()
     return max(1, threads // config.tensor_parallel_size)
 
 

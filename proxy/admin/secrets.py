@@ -80,5 +80,11 @@ class Secrets:
 
 
 def _warn_of_readers(path: str) -> None:
-    if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+    """Warn of a file that others can read; one of another owner we read as a group of its own.
+
+    So does a pod of Kubernetes, to which a secret's file comes from root.
+    """
+    file = os.stat(path)
+    needless = stat.S_IRGRP if file.st_uid == os.geteuid() else 0
+    if file.st_mode & (needless | stat.S_IROTH):
         logger.warning("%s can be read by others than its owner", path)

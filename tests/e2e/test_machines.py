@@ -1,4 +1,4 @@
-"""Machines with cables between them, and a part of what `make machines` does."""
+"""Machines with cables between them: a part of what `make machines` does, and our chart."""
 
 import subprocess
 import sys
@@ -15,12 +15,13 @@ ROOT = Path(__file__).parents[2]
     "run",
     [
         ["tests.machines.hosts"],
-        ["tests.machines", "--seconds", "30", "--rate", "2", "--seed", "1"],
-        ["tests.machines", "--seconds", "10", "--rate", "2", "--connector", "tcp"],
+        ["tests.machines", "--seconds", "15", "--rate", "2", "--seed", "1"],
+        ["tests.machines", "--seconds", "8", "--rate", "2", "--connector", "tcp"],
+        ["tests.machines.chart"],
     ],
-    ids=["hosts", "nixl", "tcp"],
+    ids=["hosts", "nixl", "tcp", "chart"],
 )
-def test_a_cable_that_is_pulled_costs_nobody_an_answer(run: list[str]) -> None:
+def test_whatever_becomes_of_machines_nobody_goes_without_an_answer(run: list[str]) -> None:
     if why := why_not():
         pytest.skip(f"this system makes no networks: {why}")
     command = [sys.executable, "-m", *run]

@@ -17,6 +17,7 @@ PROMPTS = [prompt(length) for length in (1, 16, 33, 100)]
 LONGER = [(*asked, *prompt(20, seed=7)) for asked in PROMPTS]  # they begin as the others
 ANSWER = 12
 STREAMS, LONG = 8, 100
+GONE = "rank 1 is gone"
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,8 @@ async def test_streams_survive_the_death_of_a_rank(tiny: Path) -> None:
             assert await answers(cluster, [rank]) == undisturbed
             await asyncio.gather(gone(engine), gone(door))
             await cluster.blocks_come_back()
-    told = [line for line in cluster.lines if "rank 1 is gone" in line]
-    assert len(told) == 2
+    told = [line.partition("|")[0].strip() for line in cluster.lines if GONE in line]
+    assert {*told} == {"decode-0", "prefill-0"}  # by one of their threads, or by two
     assert "Traceback" not in "\n".join(cluster.lines)
 
 

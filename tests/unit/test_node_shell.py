@@ -71,6 +71,10 @@ def test_a_proxy_whose_name_is_not_known_keeps_no_node_from_the_others() -> None
         advertised_host("0.0.0.0", None, proxies[:1])
 
 
+def test_a_node_that_is_told_its_address_starts_before_its_proxies_have_names() -> None:
+    assert advertised_host("0.0.0.0", "10.9.8.7", ["nobody.invalid:30001"]) == "10.9.8.7"
+
+
 def test_an_xpyd_request_id_gives_each_node_its_leg() -> None:
     offered = LegFinder(PREFILL).of_request_id(OUTER)
     assert offered == Leg(hold=True, outer_id=f"{OUTER}#0")

@@ -137,12 +137,29 @@ def test_a_file_without_clients_opens_nothing_to_them(path: Path) -> None:
         guard.check(ADD, None, "sk-1")
 
 
+@pytest.mark.parametrize(
+    ("mode", "ours", "told"),
+    [
+        (0o600, True, False),
+        (0o640, True, True),
+        (0o604, True, True),
+        (0o640, False, False),  # the group lets us read what root owns, as in a pod
+        (0o644, False, True),
+    ],
+)
 def test_who_else_can_read_the_file_is_told(
-    path: Path, caplog: pytest.LogCaptureFixture
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: int,
+    ours: bool,
+    told: bool,
 ) -> None:
-    path.chmod(0o644)
+    path.chmod(mode)
+    owner = path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner if ours else owner + 1)
     secrets_of(path)
-    assert "can be read by others" in caplog.text
+    assert ("can be read by others" in caplog.text) is told
 
 
 def test_half_of_a_certificate_is_refused() -> None:
