@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kv_transfer.blocks.runs import BlockRuns
-from kv_transfer.errors import PeerUnreachable, TransferCancelled, UnusableMemory
+from kv_transfer.errors import (
+    PeerUnreachable,
+    TransferCancelled,
+    UnusableConnector,
+    UnusableMemory,
+)
 from kv_transfer.identity import this_machine
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
@@ -76,10 +81,16 @@ class NixlMover:
 
     @classmethod
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
-        """Create the agent; raises UnusableMemory."""
+        """Create the agent; raises UnusableConnector or UnusableMemory."""
         choose_transports(regions, os.environ)
         config = api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
-        return cls.over(api.nixl_agent(engine_id, config), regions)
+        try:
+            agent = api.nixl_agent(engine_id, config)
+        except FAILURES as error:
+            needs = "it needs /sys, and a transport that UCX_TLS allows"
+            told = f"NIXL cannot start UCX here ({error!r}): {needs}"
+            raise UnusableConnector(f"{told}; --kv-connector tcp does without") from error
+        return cls.over(agent, regions)
 
     @classmethod
     def over(cls, agent: "nixl_agent", regions: Sequence[Region]) -> "NixlMover":

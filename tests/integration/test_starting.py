@@ -49,6 +49,14 @@ def test_a_device_that_is_none() -> None:
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
+def test_a_system_on_which_nixl_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_TLS", "nonsense")
+    ran = pdserve(*("decode", "--model", str(DEMO_MODEL), "--port", "0", "--kv-port", "0"))
+    assert ran.returncode == 1
+    assert "NIXL cannot start UCX here" in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
 @pytest.mark.parametrize("flag", ["--port", "--discovery-port"])
 def test_a_port_of_the_proxy_that_is_taken(flag: str, taken: str) -> None:
     free = {"--port": "0", "--discovery-port": "0"} | {flag: taken}
