@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kv_transfer.blocks.runs import BlockRuns
-from kv_transfer.errors import (
-    PeerUnreachable,
-    TransferCancelled,
-    UnusableConnector,
-    UnusableMemory,
-)
+from kv_transfer.errors import PeerUnreachable, TransferCancelled, UnusableMemory
 from kv_transfer.identity import this_machine
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
@@ -39,7 +34,7 @@ from kv_transfer.movers.descriptors import (
     rows_in,
 )
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.movers.nixl_build import FAILURES, api
+from kv_transfer.movers.nixl_build import FAILURES, start_agent
 from kv_transfer.movers.nixl_reads import (
     NixlRead,
     NixlSource,
@@ -83,14 +78,7 @@ class NixlMover:
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
         """Create the agent; raises UnusableConnector or UnusableMemory."""
         choose_transports(regions, os.environ)
-        config = api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
-        try:
-            agent = api.nixl_agent(engine_id, config)
-        except FAILURES as error:
-            needs = "it needs /sys, and a transport that UCX_TLS allows"
-            told = f"NIXL cannot start UCX here ({error!r}): {needs}"
-            raise UnusableConnector(f"{told}; --kv-connector tcp does without") from error
-        return cls.over(agent, regions)
+        return cls.over(start_agent(engine_id), regions)
 
     @classmethod
     def over(cls, agent: "nixl_agent", regions: Sequence[Region]) -> "NixlMover":

@@ -1,4 +1,4 @@
-"""Which of NIXL's builds is used: the one for torch's CUDA version, or whichever is installed.
+"""NIXL's agents, and which of its builds is used: the one for torch's CUDA, or another.
 
 The `nixl` package requires two builds, each with its own UCX; one is enough. A UCX built for a
 different CUDA version than the process has cannot register device memory.
@@ -9,8 +9,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from kv_transfer.errors import UnusableConnector
+
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from nixl_cu12._api import nixl_agent
 
 BUILDS = ("nixl_cu13", "nixl_cu12")
 
@@ -54,3 +58,15 @@ FAILURES = (
     bindings.nixlUnknownError,
 )
 """The exceptions that NIXL raises."""
+
+
+def start_agent(name: str) -> "nixl_agent":
+    """An agent over UCX, without NIXL's progress thread; raises UnusableConnector."""
+    config = api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+    try:
+        agent: nixl_agent = api.nixl_agent(name, config)
+    except FAILURES as error:
+        needs = "it needs /sys, and a transport that UCX_TLS allows"
+        told = f"NIXL cannot start UCX here ({error!r}): {needs}"
+        raise UnusableConnector(f"{told}; --kv-connector tcp does without") from error
+    return agent
