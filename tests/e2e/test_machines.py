@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
     "run",
     [
         ["tests.machines.hosts"],
-        ["tests.machines", "--seconds", "15", "--rate", "2", "--seed", "1"],
-        ["tests.machines", "--seconds", "8", "--rate", "2", "--connector", "tcp"],
+        ["tests.machines", "--seconds", "30", "--rate", "2", "--seed", "1"],
+        ["tests.machines", "--seconds", "10", "--rate", "2", "--connector", "tcp"],
         ["tests.machines.chart"],
     ],
     ids=["hosts", "nixl", "tcp", "chart"],

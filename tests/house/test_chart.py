@@ -78,7 +78,8 @@ def settings_of(pod: Pod, documents: list[Document], folder: Path) -> Settings:
 @pytest.mark.parametrize("version", ["1.27", "1.37"])
 def test_kubernetes_takes_it(values: Mapping[str, object], version: str) -> None:
     for document in render(values):
-        kubernetes_validate.validate(document, version, strict=True)
+        used = kubernetes_validate.validate(document, version, strict=True)
+        assert used == version  # not the schema of another one
 
 
 @either

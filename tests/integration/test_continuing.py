@@ -20,7 +20,7 @@ from tests.fakes.driver import load
 from tests.fakes.http_cluster import HttpCluster, http_cluster
 from tests.fakes.node import Ill
 
-EXAMPLES = 3
+EXAMPLES = 5
 NODES = ("p0", "p1", "d0", "d1")
 TEXT = "which way does the river run, and who has seen where it ends?"
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
