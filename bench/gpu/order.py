@@ -16,6 +16,7 @@ ORDER = (
     "handovers",
     "loading",
     "attention",
+    "latents",
     "few_rows",
     "overlapped_steps",
     "apart_steps",

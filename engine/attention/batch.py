@@ -1,10 +1,12 @@
 """The contract between a model's forward pass and the batch that it computes."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
+from engine.attention.latents import LatentPart, LatentSizes
 from engine.attention.rotation import Rotation
 from engine.kernels.contract import HeadNorms, Latents
 from engine.kernels.style import AttentionStyle
@@ -37,6 +39,9 @@ class Batch(Protocol):
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
         """Rotate queries; write rows with normed latents and rotated keys to KV memory."""
+
+    def latent_parts(self, sizes: LatentSizes) -> Sequence[LatentPart]:
+        """How the rows attend over latents; none: all of them to latents, by `attend`."""
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """Write keys and values, or latents, [tokens, kv_heads, width] each, unchanged."""

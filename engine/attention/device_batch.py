@@ -4,12 +4,16 @@ Nothing here waits for the device, and no launch depends on a tensor's contents,
 forward pass can be captured as one CUDA graph, and replayed with other numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
+from engine.attention.latents import LatentPart, LatentSizes, Run, divide
+from engine.attention.paged import Span
 from engine.attention.rotation import Rotation
 from engine.kernels.contract import (
     AttentionIo,
@@ -21,6 +25,8 @@ from engine.kernels.contract import (
     PagedKernels,
 )
 from engine.kernels.style import AttentionStyle
+
+LEAST_EXPANDED = 256  # tokens: each expanded chunk takes some launches of its own per layer
 
 
 class AttentionMetadata(NamedTuple):
@@ -46,6 +52,8 @@ class DeviceBatch:
     metadata: AttentionMetadata
     singles: int
     longest: int = 0
+    chunks: Sequence[Span] = ()  # where they are known, long ones over latents are expanded
+    _latent_parts: Sequence[LatentPart] | None = None
 
     @property
     def positions(self) -> Tensor:
@@ -68,6 +76,27 @@ class DeviceBatch:
         """See Batch. One launch."""
         angles, kv = (rotation.table, rotation.positions), self._kv(layer)
         self.kernels.turn_and_write_latents(latents, angles, kv, self.metadata.slots)
+
+    def latent_parts(self, sizes: LatentSizes) -> Sequence[LatentPart]:
+        """See Batch. Divided once for all layers."""
+        if self._latent_parts is None:
+            runs = divide(self.singles, self.chunks, sizes, LEAST_EXPANDED)
+            self._latent_parts = [self._latent_part(run) for run in runs]
+        return self._latent_parts
+
+    def _latent_part(self, run: Run) -> LatentPart:
+        """Metadata about sequences has all singles first, then the chunks."""
+        of, begin, end = self.metadata, run.chunks.start, run.chunks.stop
+        some = slice(self.singles + begin - run.singles, self.singles + end)
+        firsts = of.firsts[begin : end + 1]
+        own = of._replace(
+            lengths=of.lengths[some], tables=of.tables[some], firsts=firsts - firsts[:1]
+        )
+        if run.expanded:
+            return LatentPart(run.rows, expanded=DeviceChunk(self, own, self.chunks[begin]))
+        longest = max((span.length for span in self.chunks[begin:end]), default=0)
+        ours = DeviceBatch(self.memory, self.kernels, own, run.singles, longest)
+        return LatentPart(run.rows, ours)
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """See Batch."""
@@ -106,3 +135,34 @@ class DeviceBatch:
 
     def _kv(self, layer: int) -> LayerKv:
         return LayerKv(self.memory.blocks, layer, self.memory.shape.value_width)
+
+
+class DeviceChunk:
+    """See ExpandedChunk. Nothing waits for the device: the host knows the sizes."""
+
+    def __init__(self, batch: DeviceBatch, metadata: AttentionMetadata, span: Span) -> None:
+        """`metadata` is about this sequence alone."""
+        self._batch, size = batch, batch.memory.block_size
+        count, device = -(-(span.start + span.length) // size), metadata.tables.device
+        self._blocks = metadata.tables[0, :count]
+        made = torch.arange(count, dtype=torch.int32, device=device)[None]
+        self._contexts = Contexts(made, metadata.lengths)
+        self._chunks = Chunks(metadata.firsts, span.length)
+
+    def latents(self, layer: int) -> Tensor:
+        """See ExpandedChunk."""
+        kept = self._batch.memory.blocks[:, layer, 0, 0].index_select(0, self._blocks)
+        return kept.flatten(0, 1)
+
+    def attend(
+        self, style: AttentionStyle, queries: Tensor, made: Tensor, value_width: int
+    ) -> Tensor:
+        """See ExpandedChunk. What was made is cut into blocks where it lies."""
+        heads, width = made.shape[1], made.shape[3]
+        blocks = made.view(2, heads, len(self._blocks), -1, width)
+        kv = LayerKv(blocks.permute(2, 0, 1, 3, 4).unsqueeze(1), 0, value_width)
+        read = queries.new_empty(len(queries), heads * value_width)
+        io = AttentionIo(queries, read)
+        kernels = self._batch.kernels
+        kernels.prefill_attention(io, kv, self._contexts, self._chunks, style)
+        return read

@@ -19,8 +19,6 @@ import torch
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
-from engine.attention.rotation import Rotation
-from engine.kernels.contract import HeadNorms, Latents
 from engine.kernels.cpu.attention import Numbers, PagedAttention
 from engine.kernels.style import AttentionStyle
 
@@ -106,73 +104,31 @@ class _Group:
     slices: Sequence[_Slice]
 
 
-class AttentionBatch:
-    """A Batch (engine/attention/batch.py) on any device; built anew for each step."""
+class SpanAttention:
+    """Attention of the queries of some spans, `singles` of one token first."""
 
     def __init__(
         self, memory: KvMemory, singles: Sequence[Span], chunks: Sequence[Span]
     ) -> None:
-        self.memory = memory
-        spans, size = [*singles, *chunks], memory.block_size
-        self.positions, self.slots = self._places(spans)
-        self.entered = [block for span in spans for block in span.entered(size)]
-        self._compiled, self._groups = self._compile(spans), list[_Group]()
+        self._memory = memory
+        self._compiled, self._groups = self._compile([*singles, *chunks]), list[_Group]()
         if self._compiled is None:
             alike = [list(some) for _, some in groupby(singles, key=_size_class)]
             self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
 
     def renew(self, singles: Sequence[Span]) -> None:
-        """Reuse this batch for as many other single tokens, without chunks; kernel only.
-
-        All tensors of the batch keep their addresses.
-        """
+        """Attend for as many other single tokens from now on, without chunks; kernel only."""
         assert self._compiled is not None, "the kernel's"
-        positions, slots = self._places(singles)
-        self.positions.copy_(positions)
-        self.slots.copy_(slots)
-        self.entered = [one for span in singles for one in span.entered(self.memory.block_size)]
         self._compiled.renew(*_told(singles))
 
-    def turn_and_write(
-        self,
-        layer: int,
-        parts: tuple[Tensor, Tensor, Tensor],
-        rotation: Rotation | None,
-        norms: HeadNorms | None = None,
-    ) -> Tensor:
-        """See Batch. The kernel rotates in place."""
-        (queries, keys, values), memory = parts, self.memory
-        if norms is not None:
-            queries, keys = norms[0](queries), norms[1](keys)
-        if memory.kernels is not None:
-            angles = None if rotation is None else rotation.angles
-            ours = memory.token_rows_of(layer)
-            memory.kernels.turn_and_write((queries, keys, values), angles, ours, self.slots)
-            return queries
-        if rotation is not None:
-            queries, keys = rotation.turn(queries), rotation.turn(keys)
-        memory.write(layer, self.slots, keys, values)
-        return queries
-
-    def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
-        """See Batch."""
-        (rows, norm, queries, turned), rank = latents, len(latents.norm.weight)
-        both = rotation.turn(torch.cat((queries, rows[..., rank:]), 1))
-        turned.copy_(both[:, :-1])
-        self.write(layer, torch.cat((norm(rows[..., :rank]), both[:, -1:]), 2))
-
-    def write(self, layer: int, *parts: Tensor) -> None:
-        """See Batch."""
-        self.memory.write(layer, self.slots, *parts)
-
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """See Batch."""
+        """See Batch in engine/attention/batch.py."""
         if self._compiled is not None:
             return self._compiled.attend(layer, style, queries)
-        kv_heads, width = self.memory.shape.heads, self.memory.shape.width
+        kv_heads, width = self._memory.shape.heads, self._memory.shape.width
         first, parts = 0, list[Tensor]()
         for group in self._groups:
-            keys, values = self.memory.read(layer, group.rows)
+            keys, values = self._memory.read(layer, group.rows)
             count = keys.shape[0] * group.length
             ours = queries[first : first + count]
             ours = ours.view(-1, group.length, kv_heads, queries.shape[1] // kv_heads, width)
@@ -184,14 +140,14 @@ class AttentionBatch:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _compile(self, spans: Sequence[Span]) -> PagedAttention | None:
-        kernels, memory = self.memory.kernels, self.memory
+        kernels, memory = self._memory.kernels, self._memory
         if kernels is None:
             return None
         return kernels.attention(memory.blocks, memory.shape.value_width, *_told(spans))
 
     def _group(self, spans: Sequence[Span]) -> _Group:
         """A group padded to its longest sequence; a chunk may be cut into several slices."""
-        size, length = self.memory.block_size, spans[0].length
+        size, length = self._memory.block_size, spans[0].length
         counts = [-(-(span.start + length) // size) for span in spans]
         table = [
             [*span.blocks[:count], *[span.blocks[0]] * (max(counts) - count)]
@@ -205,29 +161,10 @@ class AttentionBatch:
             some = positions[:, first : first + QUERIES_AT_ONCE]
             seen = -(-(last + first + some.shape[1]) // size) * size  # whole blocks: not copied
             slices.append(_Slice(some, first, seen))
-        return _Group(self.memory.rows(self._ids(table)), length, slices)
-
-    def _places(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
-        """Positions and slots of all tokens."""
-        size = self.memory.block_size
-        at = [(span, range(span.start, span.start + span.length)) for span in spans]
-        positions = self._row([position for _, ours in at for position in ours])
-        blocks = [span.blocks[i // size] for span, ours in at for i in ours]
-        return positions, self._slots(blocks, positions)
-
-    def _slots(self, blocks: list[int], positions: Tensor) -> Tensor:
-        """Where each token's KV goes: [parts, tokens * kv_heads] rows of `token_rows`."""
-        size = self.memory.block_size
-        rows = self.memory.rows(self._row(blocks)[:, None]).squeeze(
-            -1
-        )  # [parts, tokens, heads]
-        return (rows * size + (positions % size)[:, None]).flatten(1).contiguous()
-
-    def _row(self, numbers: Sequence[int]) -> Tensor:
-        return long_row(numbers).to(self.memory.block_rows.device)
+        return _Group(self._memory.rows(self._ids(table)), length, slices)
 
     def _ids(self, numbers: Sequence[object]) -> Tensor:
-        return torch.tensor(numbers, device=self.memory.block_rows.device)
+        return torch.tensor(numbers, device=self._memory.block_rows.device)
 
 
 def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
@@ -238,11 +175,6 @@ def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
         table.extend(span.blocks)
         row += span.length
     return told, table
-
-
-def long_row(numbers: Sequence[int]) -> Tensor:
-    """An int64 tensor on the CPU; faster than `torch.tensor`, which inspects each number."""
-    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
 def _scores(queries: Tensor, keys: Tensor, mask: Tensor, style: AttentionStyle) -> Tensor:

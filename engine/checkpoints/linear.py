@@ -62,7 +62,8 @@ def linear(
     own = None if kernels is None else kernels.linear(weight, bias)
     if own is not None:
         return own
-    if weight.device.type == "cpu" and weight.dtype is torch.bfloat16 and _has_bfloat16():
+    halves = weight.device.type == "cpu" and weight.dtype is torch.bfloat16
+    if halves and multiplies_halves(weight.dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         few = None
         if isinstance(kernels, CpuKernels):
@@ -71,8 +72,12 @@ def linear(
     return PlainLinear(weight, bias)
 
 
-def _has_bfloat16() -> bool:
-    """Whether oneDNN is available, and this CPU has bfloat16 instructions."""
+def multiplies_halves(dtype: torch.dtype) -> bool:
+    """Whether torch has more than a loop for products of this half precision on this CPU:
+    oneDNN, and instructions that it needs.
+    """
     if not torch.backends.mkldnn.is_available():
         return False
+    if dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
+from engine.attention.latents import LatentSizes
 from engine.attention.rotation import Rotation
 from engine.checkpoints.linear import Linear
 from engine.kernels.rows import Rows, whole_rows
@@ -106,6 +107,15 @@ class Decoder:
             width = latent.rank + config.head_dim
             return KvShape(config.num_layers, 1, width, parts=1, value_width=latent.rank)
         return KvShape(config.num_layers, config.num_kv_heads, config.head_dim)
+
+    def workspace_bytes(self, tokens: int) -> int:
+        """Memory that attention over a context of `tokens` takes, beside activations."""
+        if (latent := self.config.latent) is None:
+            return 0
+        sizes = LatentSizes(
+            latent.rank, self.config.head_dim, latent.plain_dim, latent.value_dim
+        )
+        return sizes.workspace_bytes(self.config.num_heads, tokens, self.embedding.itemsize)
 
     def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
         """[tokens] ids to [tokens, hidden], normalised and ready for `logits`."""

@@ -9,6 +9,7 @@ from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.expert_config import LatentConfig
 from engine.models.latent_attention import LatentAttention, LatentQuery
+from engine.models.latent_heads import LatentHeads
 from engine.models.norm import Norm, norm_before
 from engine.models.rope import head_order
 
@@ -38,8 +39,7 @@ def read_latent_attention(
         _inward(loader, config, at, asked, row),
         query,
         Norm(loader.take(f"{at}kv_a_layernorm.weight", rank), NORM_EPS, loader.kernels),
-        keys.contiguous(),
-        values.transpose(1, 2).contiguous(),
+        LatentHeads(keys.contiguous(), values.transpose(1, 2).contiguous(), config.head_dim),
         loader.fuse(at, {"o_proj": hidden}, heads * value, bias=config.output_bias),
         AttentionStyle(config.attention_scale),
         config.ropes.index(plan.rope),

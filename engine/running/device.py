@@ -7,8 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine.attention.device_batch import DeviceBatch
+from engine.attention.device_batch import LEAST_EXPANDED, DeviceBatch
 from engine.attention.kv_memory import KvMemory
+from engine.attention.paged import Span
 from engine.attention.plan import Plan, SamplingPlan
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
@@ -84,7 +85,7 @@ class DeviceRunner:
         rows = None if self.pieces is None else self.pieces.fitting_size(size.tokens)
         if self.pieces is None or rows is None:
             fields = self.staging.stage(size, plan)
-            return fields, self._forward(fields, singles, longest)
+            return fields, self._forward(fields, singles, longest, plan.chunks)
         fields = self.staging.stage(size._replace(tokens=rows), plan)
         batch = self._batch(fields, singles, longest)
         return fields, self.pieces.replay(rows, batch)[: size.tokens]
@@ -106,25 +107,32 @@ class DeviceRunner:
 
         All rows are padding, so no KV is read or written. With the widest table the attention
         of a chunk is split over the context as far as it ever may be; with a table of one
-        block it is not split.
+        block it is not split. A chunk over latents may be expanded, too: a long one in front of
+        nothing, and a short one behind a full table.
         """
-        most = self.staging.most.tokens
-        tries = [(tokens, self._most_blocks) for tokens in row_counts(most)]
-        tries += [(tokens, 1) for tokens in row_counts(min(most, MOST_NARROW))]
-        for tokens, blocks in with_progress(tries, "compiling kernels"):
-            self._try(tokens, blocks)
+        most, widest = self.staging.most.tokens, self._most_blocks
+        tries = [(tokens, widest, 0) for tokens in row_counts(most)]
+        tries += [(tokens, 1, 0) for tokens in row_counts(min(most, MOST_NARROW))]
+        behind = widest * self.memory.block_size - LEAST_EXPANDED
+        if self.memory.shape.parts == 1 and most > LEAST_EXPANDED and behind > 0:
+            tries.append((LEAST_EXPANDED + 1, widest, behind))
+        for tokens, blocks, start in with_progress(tries, "compiling kernels"):
+            self._try(tokens, blocks, start)
 
-    def _try(self, tokens: int, blocks: int) -> None:
+    def _try(self, tokens: int, blocks: int, start: int) -> None:
         """Run one decode row and a chunk of the other tokens, and sample one token.
 
-        If only one sequence fits in a batch, the chunk is alone.
+        If only one sequence fits in a batch, the chunk is alone. It begins at `start`, as far
+        as the host knows.
         """
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
         size = BatchSize(tokens, sequences, blocks)
         rows, drawing = min(tokens, MOST_PICKS), warm_up_sampling(self.model.config.vocab_size)
         fields = self.staging.stage(size, Plan((), (), (), range(rows), drawing))
-        hidden = self._forward(fields, singles, tokens - singles)
+        chunk = Span(start, tokens - singles, ())
+        fits = start + chunk.length <= blocks * self.memory.block_size
+        hidden = self._forward(fields, singles, chunk.length, [chunk] if fits else ())
         logits = self.model.logits(hidden[fields.picks[:rows]])
         ran = self._drawn(ForwardOutput(hidden, logits[:1]), fields, drawing)
         if ran.pending is not None and self.device_sampler is not None:
@@ -179,13 +187,25 @@ class DeviceRunner:
 
         return forward
 
-    def _forward(self, fields: DeviceFields, singles: int, longest: int = 0) -> Tensor:
-        batch = self._batch(fields, singles, longest)
+    def _forward(
+        self,
+        fields: DeviceFields,
+        singles: int,
+        longest: int = 0,
+        chunks: Sequence[Span] = (),
+    ) -> Tensor:
+        batch = self._batch(fields, singles, longest, chunks)
         return self.model.forward(self._tokens(fields, fields.tokens), batch)
 
-    def _batch(self, fields: DeviceFields, singles: int, longest: int) -> DeviceBatch:
+    def _batch(
+        self,
+        fields: DeviceFields,
+        singles: int,
+        longest: int,
+        chunks: Sequence[Span] = (),
+    ) -> DeviceBatch:
         kernels = self.accelerator.kernels
-        return DeviceBatch(self.memory, kernels, fields.metadata, singles, longest)
+        return DeviceBatch(self.memory, kernels, fields.metadata, singles, longest, chunks)
 
     def _tokens(self, fields: DeviceFields, others: Tensor | int) -> Tensor:
         """[tokens] the token drawn last at a row's source, or `others` if it has none."""

@@ -2,7 +2,8 @@
 
 The share is --gpu-memory-utilization of the device's memory. From it come the weights, anything
 else this process has on the device, the activations of the largest batch, what CUDA graphs
-hold, and what is allocated later: batch staging buffers, and buffers for KV transfer.
+hold, and what is allocated later: batch staging buffers, buffers for KV transfer, and what
+attention over the longest context takes.
 """
 
 import logging
@@ -15,6 +16,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.errors import UnusableDevice
+from engine.models.decoder import Decoder
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.device import DeviceRunner, staged_bytes
@@ -73,9 +75,10 @@ class DeviceMemoryBudget:
         """
         memory = memory_of(least_blocks(limits, memory_of(1).block_size))
         needs = measure(model, self.accelerator, memory, limits, graphs=graphs)
-        needs = replace(
-            needs, later=self.transfer_bytes + staged_bytes(limits, memory.block_size)
-        )
+        later = self.transfer_bytes + staged_bytes(limits, memory.block_size)
+        if isinstance(model, Decoder):
+            later += model.workspace_bytes(limits.max_model_len or limits.max_tokens)
+        needs = replace(needs, later=later)
         block_bytes = memory.regions[0].block_bytes
         del memory
         self.accelerator.empty_cache()

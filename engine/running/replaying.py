@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch, long_row
 from engine.attention.kv_memory import KvMemory
-from engine.attention.paged import AttentionBatch, long_row
 from engine.attention.plan import Plan
 from engine.kernels.cpu.library import RecordedCalls
 from engine.kernels.cpu.native import CpuKernels

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch, long_row
 from engine.attention.kv_memory import KvMemory
-from engine.attention.paged import AttentionBatch, long_row
 from engine.attention.plan import Plan, SamplingPlan
 from engine.models.model import Model
 

@@ -4,8 +4,9 @@ The same calls use gloo on CPUs and NCCL on CUDA devices. The group is an object
 to the layers that need it; torch's global default group is not used.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from engine.sharding.shard import Shard
 LOADING_S = 1800.0  # how long ranks wait for one another while they load
 STALL_S = 15.0  # a rank that is this late in a step is considered lost, and the others end
 LOOPBACK = "127.0.0.1"
+RELEASE_S, POLL_S = 0.2, 0.002
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +42,7 @@ class RankGroup:
     backend: Any
     device: torch.device
     calls: Any = None
+    last: list[object] = field(default_factory=list)  # what the last collective was given
 
     @classmethod
     def connect(cls, store: TCPStore, shard: Shard, device: torch.device) -> "RankGroup":
@@ -59,21 +62,21 @@ class RankGroup:
     def all_reduce(self, part: Tensor) -> Tensor:
         """Sum `part` [..] over all ranks, in place; every rank has the sum."""
         part = part.contiguous()
-        _end(self.calls.allreduce, [part], _in_line(dist.AllreduceOptions()))
+        self._end(self.calls.allreduce, [part], _in_line(dist.AllreduceOptions()))
         return part
 
     def all_reduce_min(self, number: int) -> int:
         """The smallest of the ranks' numbers, on every rank."""
         told, options = torch.tensor([number], device=self.device), dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-        _end(self.calls.allreduce, [told], _in_line(options))
+        self._end(self.calls.allreduce, [told], _in_line(options))
         return int(told.item())
 
     def broadcast(self, by_the_first: Tensor) -> Tensor:
         """Copy rank 0's tensor into that of every rank, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
-        _end(self.calls.broadcast, [by_the_first], _in_line(options))
+        self._end(self.calls.broadcast, [by_the_first], _in_line(options))
         return by_the_first
 
     def all_gather_columns(self, part: Tensor, count: int) -> Tensor:
@@ -82,9 +85,49 @@ class RankGroup:
         widths = [len(rank.part(count)) for rank in ranks]
         part = F.pad(part, (0, max(widths) - part.shape[1])).contiguous()  # equal sizes
         found = part.new_empty(len(ranks) * part.shape[0], part.shape[1])
-        _end(self.calls._allgather_base, found, part, _in_line(AllgatherOptions()))
+        self._end(self.calls._allgather_base, found, part, _in_line(AllgatherOptions()))
         each = found.view(len(ranks), *part.shape)
         return torch.cat([one[:, :width] for one, width in zip(each, widths, strict=True)], 1)
+
+    def _end(self, call: Callable[..., Any], *told: object) -> None:
+        """Begin a collective, and wait until it is done, or launched on a device."""
+        try:
+            call(*told).wait()
+        except RuntimeError as error:
+            why = str(error).partition("\n")[0]
+            raise RankLost(f"another rank is gone, or late: {why}") from error
+        finally:
+            if self.device.type == "cpu":
+                self.last[:] = told
+
+    def __del__(self) -> None:
+        """Let gloo's thread release the tensors of the last collective.
+
+        It needs the interpreter's lock for that, which the destructor of `calls` holds while it
+        waits for the thread to end.
+        """
+        if self.last:
+            late = time.monotonic() + RELEASE_S
+            while _are_shared(self.last) and time.monotonic() < late:
+                time.sleep(POLL_S)
+            time.sleep(POLL_S)  # it counts down first, and waits for the lock after that
+
+
+def _are_shared(told: Iterable[Any]) -> bool:
+    """Whether tensors among these, or in lists among these, are held by more than Python."""
+    for one in told:
+        if isinstance(one, list):
+            shared = _are_shared(one)
+        else:
+            shared = isinstance(one, Tensor) and _holders(one) > 1
+        if shared:
+            return True
+    return False
+
+
+def _holders(tensor: Any) -> int:  # noqa: ANN401  the count has no public name, thus no type
+    """How many hold a tensor; all of Python counts as one."""
+    return int(tensor._use_count())
 
 
 def _in_line(options: Any) -> Any:  # noqa: ANN401  torch has no type for all of them
@@ -93,21 +136,15 @@ def _in_line(options: Any) -> Any:  # noqa: ANN401  torch has no type for all of
     return options
 
 
-def _end(call: Callable[..., Any], *told: object) -> None:
-    """Begin a collective, and wait until it is done, or launched on a device."""
-    try:
-        call(*told).wait()
-    except RuntimeError as error:
-        why = str(error).partition("\n")[0]
-        raise RankLost(f"another rank is gone, or late: {why}") from error
-
-
 def _gloo(store: TCPStore, shard: Shard, stall: timedelta) -> object:
-    """gloo over the loopback interface: all ranks are on one machine."""
+    """gloo over the loopback interface: all ranks are on one machine.
+
+    One thread, as collectives come one at a time.
+    """
     make: Any = dist.ProcessGroupGloo
     options = make._Options()
     options._devices = [make.create_device(hostname=LOOPBACK)]
-    options._timeout = stall
+    options._timeout, options._threads = stall, 1
     return make(store, shard.rank, shard.size, options)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.host_batch import AttentionBatch
+from engine.attention.paged import Span
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.watermark import Watermark

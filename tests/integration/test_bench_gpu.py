@@ -50,7 +50,7 @@ def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
 
 def test_steps_of_dense_models_run_as_well(tmp_path: Path) -> None:
     shapes = "tiny", "tiny-fp8"
-    words = "decode step", "prefill:", "of a step", "loading", "of few rows"
+    words = "decode step", "prefill:", "of a step", "loading", "of few rows", "over latents"
     asked = "--shapes", *shapes, "--only", *words
     rows = results(tmp_path / "results.json", *asked)
     named = {(row["shape"], row["name"]) for row in rows}
@@ -61,6 +61,9 @@ def test_steps_of_dense_models_run_as_well(tmp_path: Path) -> None:
     assert len(few) == 2 * 4  # batches by products
     assert all(row["error"] < 0.02 for row in few)
     assert {*few[0]["rivals"]} == {"cuBLAS, and the rest apart"}
+    over_latents = [row for row in rows if row["name"].endswith("over latents")]
+    assert len(over_latents) == 3
+    assert all(row["error"] < 0.02 for row in over_latents)
     (products, _) = (row for row in rows if row["name"] == "products of a step")
     assert products["rivals"].keys() == {"torch._scaled_mm"}
     cold, warm = (row for row in rows if row["name"] == "loading")

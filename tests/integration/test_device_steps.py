@@ -3,15 +3,21 @@
 import sys
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
+from torch import Tensor
 
+from engine.attention import device_batch
+from engine.attention.device_batch import DeviceChunk
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.overlapping import overlap_launches
 from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.style import AttentionStyle
 from engine.request import Request, Sampling
+from engine.running import device
 from engine.running.device import DeviceRunner
 from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
@@ -190,6 +196,31 @@ def test_the_interpreted_kernels(family: str, tmp_path: Path) -> None:
     accelerator = FakeAccelerator(TritonKernels(), products=TritonProducts())
     engine = on_device(folder, accelerator, enforce_eager=True, max_num_batched_tokens=24)
     assert run(engine, asked) == run(load(folder), asked)
+
+
+@pytest.mark.parametrize("interpreted", [False, True], ids=["twins", "interpreted"])
+def test_long_chunks_over_latents_are_expanded(
+    interpreted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole prompts, those behind what is cached of them, and with decode rows beside them."""
+    for module in (device, device_batch):
+        monkeypatch.setattr(module, "LEAST_EXPANDED", 16)
+    attended, attend = list[int](), DeviceChunk.attend
+
+    def noted(self: DeviceChunk, style: AttentionStyle, queries: Tensor, *made: Any) -> Tensor:  # noqa: ANN401
+        attended.append(len(queries))
+        return attend(self, style, queries, *made)
+
+    monkeypatch.setattr(DeviceChunk, "attend", noted)
+    folder = make_checkpoint(tmp_path, "deepseek_v3")
+    prompts = [PROMPTS[3], PROMPTS[5]] if interpreted else [*PROMPTS, PROMPTS[6] + PROMPTS[3]]
+    asked = requests(prompts, replace(GREEDY, max_tokens=3))
+    accelerator = FakeAccelerator(TritonKernels()) if interpreted else FakeAccelerator()
+    engine = on_device(folder, accelerator, max_num_batched_tokens=48, block_size=4)
+    assert attended, "they are compiled before anything is asked"
+    attended.clear()
+    assert run(engine, asked) == run(load(folder), asked)
+    assert len(attended) > 2 * len(prompts) // 2
 
 
 @pytest.mark.gpu

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import LinearFactory

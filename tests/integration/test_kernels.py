@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.checkpoints.linear import PackedLinear, PlainLinear, linear
 from engine.errors import KernelsUnavailable
 from engine.kernels.cpu import build
@@ -30,6 +31,7 @@ SHAPES = {
     "twins": (KvShape(1, 3, 32), 6, 32),
     "triplets": (KvShape(1, 2, 96), 6, 16),
     "eight": (KvShape(1, 1, 64), 8, 48),
+    "expanded": (KvShape(1, 3, 48, value_width=32), 3, 16),
     "latent": (KvShape(2, 1, 96, parts=1, value_width=80), 6, 16),
 }
 STYLES = {

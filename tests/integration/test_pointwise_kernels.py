@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.attention.rotation import Rotation
 from engine.kernels.cpu.native import GATES, CpuKernels
 from engine.models.mlp import ACTIVATIONS

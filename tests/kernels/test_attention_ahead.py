@@ -1,7 +1,12 @@
 """Attention compiles for Hopper at the shapes that are served: no spills, and room for it."""
 
+from dataclasses import astuple, replace
+
 import pytest
 
+from engine.attention.device_batch import LEAST_EXPANDED
+from engine.kernels.gpu.attention_plans import plan_tiles
+from engine.kernels.gpu.paged_call import Heads
 from tests.kernels.ahead import compiled, registers_of_latents
 
 SHARED_BYTES = 227 * 1024  # of a multiprocessor, that one program can have
@@ -44,6 +49,7 @@ prefill_attention(
 """
 ALL = "window=500, softcap=30.0, sinks=torch.empty(heads)"
 LLAMA, NARROW = (32, 8, 128, 2, 128), (64, 8, 80, 2, 80)
+EXPANDED = (16, 16, 192, 2, 128)  # keys and values made of latents
 LATENT, LATENT_SHARD = (128, 1, 576, 1, 512), (16, 1, 576, 1, 512)
 
 
@@ -92,3 +98,16 @@ def test_a_prefill_program_fits() -> None:
     assert told["spilled"] == 0
     assert told["shared"] <= SHARED_BYTES
     assert told["registers"] * 4 * 256 <= REGISTERS_BYTES
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_a_prefill_program_over_what_is_made_of_latents_fits(splits: int) -> None:
+    """Its keys are wider than its values. Only chunks that fill its rows come here."""
+    heads, kv_heads, width, parts, value_width = EXPANDED
+    tiles = plan_tiles(Heads(heads, kv_heads, width, value_width, parts, 2), LEAST_EXPANDED)
+    plan = astuple(replace(tiles, splits=splits))
+    call = SPLIT_PREFILL.format(longest=LEAST_EXPANDED, shape=EXPANDED, style="", plan=plan)
+    told = compiled("engine.kernels.gpu.prefill_attention", call)["_prefill"]
+    assert told["spilled"] == told["narrow_loads"] == told["narrow_stores"] == 0
+    assert told["wgmma"] > 0
+    assert told["shared"] <= SHARED_BYTES

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.kernels.gpu.attention_plans import DecodePlan
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.style import AttentionStyle

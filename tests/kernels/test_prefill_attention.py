@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.kernels.gpu.attention_plans import PrefillPlan
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.style import AttentionStyle
@@ -33,6 +34,7 @@ SHAPES = {
     "seven of one": Shape(7, 1, 24, 5),
     "more heads than rows": Shape(20, 1, 16, 4),
     "width 80": Shape(3, 1, 80, 2),
+    "keys wider than values": Shape(3, 3, 48, 4, value_width=32),
     "latent": Shape(20, 1, 36, 4, parts=1, value_width=32),
     "odd latent": Shape(5, 1, 44, 4, parts=1, value_width=24),
 }

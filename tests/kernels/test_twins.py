@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.attention.rotation import Rotation
 from engine.kernels.gpu.twins import TorchKernels

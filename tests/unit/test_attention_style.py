@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import Span
 from engine.kernels.style import AttentionStyle
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 4, 2, 8, 5

@@ -72,3 +72,28 @@ def test_a_rank_that_stands_still_is_given_up() -> None:
         return "a sum"
 
     assert together(2, work)[0].startswith("another rank is gone, or late")
+
+
+def test_a_group_ends_when_gloo_has_let_go_of_the_last_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its destructor holds the interpreter's lock while it waits for a thread that wants it."""
+    waited = list[float]()
+    monkeypatch.setattr("engine.sharding.group.time.sleep", waited.append)
+    group = RankGroup(Shard(0, 1), None, CPU)
+    holders = iter([2, 2, 1])
+    monkeypatch.setattr("engine.sharding.group._holders", lambda _: next(holders))
+    group.last[:] = [[torch.zeros(3)], "options"]
+    del group
+    assert len(waited) == 2 + 1, "and once more, for whoever counts down before it waits"
+
+
+def test_what_a_collective_was_given_is_known_until_the_next_one() -> None:
+    def work(group: RankGroup) -> bool:
+        first, second = torch.ones(2), torch.ones(3)
+        group.all_reduce(first)
+        group.broadcast(second)
+        (told,) = (one for one in group.last if isinstance(one, list))
+        return told[0] is second
+
+    assert together(2, work) == [True, True]

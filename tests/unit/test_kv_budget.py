@@ -12,6 +12,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableDevice
 from engine.kernels.gpu.twins import TorchKernels
 from engine.loading import load_engine
+from engine.models.decoder import Decoder
 from engine.running.accelerator import CudaAccelerator, open_accelerator
 from engine.running.device import DeviceRunner
 from engine.running.kv_budget import (
@@ -75,8 +76,11 @@ class Filling(FakeAccelerator):
         return found
 
 
-def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
-    model = load(make_checkpoint(tmp_path)).decoder
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_the_largest_batch_is_run_before_kv_is_sized(family: str, tmp_path: Path) -> None:
+    """Keys and values that are made of latents, for the longest context, are counted, too."""
+    model = load(make_checkpoint(tmp_path, family)).decoder
+    assert isinstance(model, Decoder)
     accelerator = Filling()
     room = DeviceMemoryBudget.begin(accelerator, 0.5, transfer_bytes=9000)
     seen = list[int]()
@@ -89,7 +93,9 @@ def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
     blocks = room.num_blocks(model, memory_of, limits, graphs=True)
     block_bytes = memory_of(1).regions[0].block_bytes
     staged = DeviceRunner(model, memory_of(blocks), accelerator, limits).staging
-    later = 9000 + num_bytes(staged.most)
+    made = model.workspace_bytes(64)
+    assert (made > 64 * model.kv_shape.width * 4) is (family == "deepseek_v3")
+    later = 9000 + num_bytes(staged.most) + made
     assert later > 9000 + 5 * 4 * 64 // 4, "tables of all seats are among it"
     assert blocks == (524288 - 5000 - 2 * 700 - later) // block_bytes
     assert max(seen) * 4 >= 33

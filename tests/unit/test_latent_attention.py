@@ -1,17 +1,30 @@
 """Attending to latents is attending to the keys and values that could be made of them."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from engine.attention import device_batch as device_batches
+from engine.attention import latents
+from engine.attention.batch import Batch
+from engine.attention.device_batch import DeviceBatch
+from engine.attention.host_batch import LEAST_EXPANDED, AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.latents import LatentPart, LatentSizes
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
 from engine.attention.rotation import Rotation
 from engine.checkpoints.linear import PlainLinear
+from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.style import AttentionStyle
 from engine.models.latent_attention import LatentAttention, LatentQuery
+from engine.models.latent_heads import LatentHeads
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
+from engine.running.staging import BatchSize, Staging
 
 HIDDEN, HEADS, PLAIN, TURNED, RANK, VALUE, QUERY_RANK = 10, 3, 6, 4, 7, 5, 8
 LAYERS, LAYER, BLOCK, BLOCKS = 2, 1, 4, 30
@@ -31,8 +44,9 @@ def attention(*, through_latent: bool) -> LatentAttention:
         PlainLinear(numbers(asked + RANK + TURNED, HIDDEN, seed=2)),
         LatentQuery(Norm(numbers(QUERY_RANK, seed=3), 1e-6), up) if through_latent else None,
         Norm(numbers(RANK, seed=4), 1e-6),
-        numbers(HEADS, PLAIN, RANK, seed=5),
-        numbers(HEADS, RANK, VALUE, seed=6),
+        LatentHeads(
+            numbers(HEADS, PLAIN, RANK, seed=5), numbers(HEADS, RANK, VALUE, seed=6), TURNED
+        ),
         PlainLinear(numbers(HIDDEN, HEADS * VALUE, seed=7)),
         AttentionStyle(SCALE),
     )
@@ -78,8 +92,8 @@ def with_keys_and_values(one: LatentAttention, hidden: Tensor) -> Tensor:
             assert isinstance(one.query.up, PlainLinear)
             asked = one.query.up.weight @ rms(asked, one.query.norm.weight)
         latent, key = rms(latent, one.latent_norm.weight), turn(key, angle[at])
-        keys.append([torch.cat((one.keys[head] @ latent, key)) for head in range(HEADS)])
-        values.append([latent @ one.values[head] for head in range(HEADS)])
+        keys.append([torch.cat((one.heads.keys[head] @ latent, key)) for head in range(HEADS)])
+        values.append([latent @ one.heads.values[head] for head in range(HEADS)])
         read = list[Tensor]()
         for head, query in enumerate(asked.view(HEADS, -1)):
             turned = torch.cat((query[:PLAIN], turn(query[PLAIN:], angle[at])))
@@ -95,20 +109,24 @@ def with_keys_and_values(one: LatentAttention, hidden: Tensor) -> Tensor:
     return torch.stack(outputs)
 
 
+def memory_of(dtype: torch.dtype = torch.float64, blocks: int = BLOCKS) -> KvMemory:
+    shape = KvShape(LAYERS, 1, RANK + TURNED, parts=1, value_width=RANK)
+    return KvMemory(shape, blocks, BLOCK, dtype, torch.device("cpu"))
+
+
 @pytest.mark.parametrize("through_latent", [True, False])
 @pytest.mark.parametrize("chunks", [[90], [1] * 20, [3, 70, 1, 1, 9]])
 def test_latents_are_as_good_as_keys_and_values(
     through_latent: bool, chunks: list[int]
 ) -> None:
     one, hidden = attention(through_latent=through_latent), numbers(sum(chunks), HIDDEN)
-    shape = KvShape(LAYERS, 1, RANK + TURNED, parts=1, value_width=RANK)
-    memory = KvMemory(shape, BLOCKS, BLOCK, torch.float64, torch.device("cpu"))
-    outputs, start = list[Tensor](), 0
+    memory, outputs, start = memory_of(), list[Tensor](), 0
     for length in chunks:
         span = Span(start, length, range(BLOCKS - 1, -1, -1))
         batch = AttentionBatch(
             memory, [span] if length == 1 else [], [span] if length > 1 else []
         )
+        assert bool(batch.latent_parts(one.heads.sizes)) is (length > LEAST_EXPANDED)
         part = hidden[start : start + length]
         outputs.append(one(part, rotations(batch.positions), batch))
         start += length
@@ -116,9 +134,103 @@ def test_latents_are_as_good_as_keys_and_values(
     torch.testing.assert_close(torch.cat(outputs), expected, rtol=1e-10, atol=1e-10)
 
 
+MIXES = {
+    "singles, then a long chunk": ([5, 0], [(0, 40)]),
+    "a long chunk alone": ([], [(3, 37)]),
+    "short and long ones in turns": ([9], [(2, 3), (4, 41), (0, 33), (1, 2), (0, 5), (8, 36)]),
+    "short ones behind": ([], [(0, 35), (7, 4)]),
+}
+
+
+def device_batch(memory: KvMemory, singles: list[Span], chunks: list[Span]) -> Batch:
+    spans = [*singles, *chunks]
+    tokens = sum(span.length for span in spans)
+    staging = Staging(BatchSize(tokens, len(spans), 16), BLOCK, torch.device("cpu"))
+    fields = staging.stage(staging.most, Plan([0] * tokens, singles, chunks, ()))
+    longest = max(span.length for span in chunks)
+    kernels = TorchKernels()
+    return DeviceBatch(memory, kernels, fields.metadata, len(singles), longest, chunks)
+
+
+@pytest.mark.parametrize("workspace", [1, 1 << 20], ids=["head by head", "all heads"])
+@pytest.mark.parametrize("build", [AttentionBatch, device_batch], ids=["host", "device"])
+@pytest.mark.parametrize("mix", MIXES)
+def test_whoever_is_in_a_batch_attends_as_alone(
+    mix: str,
+    build: Callable[[KvMemory, list[Span], list[Span]], Batch],
+    workspace: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each in the way that is cheaper for it, whatever is beside it."""
+    monkeypatch.setattr(latents, "WORKSPACE_BYTES", workspace)
+    monkeypatch.setattr(device_batches, "LEAST_EXPANDED", LEAST_EXPANDED)
+    one, (starts, chunks) = attention(through_latent=True), MIXES[mix]
+    order = iter(torch.randperm(200, generator=torch.Generator().manual_seed(3)).tolist())
+    memory = memory_of(blocks=200)
+    memory.block_rows.normal_(generator=torch.Generator().manual_seed(4))
+
+    def span(start: int, length: int) -> Span:
+        return Span(start, length, [next(order) for _ in range(-(-(start + length) // BLOCK))])
+
+    alone = [span(start, 1) for start in starts]
+    others = [span(*chunk) for chunk in chunks]
+    batch = build(memory, alone, others)
+    hidden = numbers(len(batch.positions), HIDDEN)
+    got = one(hidden, rotations(batch.positions), batch)
+    parts = batch.latent_parts(one.heads.sizes)
+    expanded = [part.rows.stop - part.rows.start for part in parts if part.expanded]
+    assert expanded == [length for _, length in chunks if length >= LEAST_EXPANDED]
+    first = 0
+    for some in [*alone, *others]:
+        apart = Plain(memory, [some] if some in alone else [], [some] if some in others else [])
+        rows = hidden[first : first + some.length]
+        right = one(rows, rotations(apart.positions), apart)
+        ours = got[first : first + some.length]
+        torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-4)  # twins are float32
+        first += some.length
+
+
+class Plain(AttentionBatch):
+    """Attends to latents only."""
+
+    def latent_parts(self, sizes: LatentSizes) -> Sequence[LatentPart]:
+        return ()
+
+
+V3 = LatentSizes(rank=512, rope=64, plain=128, value=128)  # DeepSeek's
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "expanded"),
+    [
+        (0, 1, True),
+        (0, 8192, True),
+        (8000, 64, False),
+        (8000, 192, True),
+        (128000, 128, False),
+        (128000, 256, True),
+    ],
+)
+def test_what_takes_fewer_operations_is_done(start: int, length: int, expanded: bool) -> None:
+    """Each token that is cached costs as much as 171 queries save of it."""
+    assert V3.cheaper_expanded(Span(start, length, ())) is expanded
+
+
+def test_values_wider_than_keys_are_not_made() -> None:
+    assert not replace(V3, value=193).cheaper_expanded(Span(0, 8192, ()))
+
+
+def test_as_many_heads_as_there_is_room_for() -> None:
+    assert V3.heads_at_once(128, 1024, 2) == 128
+    assert V3.heads_at_once(128, 1 << 17, 2) == 2
+    assert V3.heads_at_once(128, 1 << 22, 2) == 1
+    for tokens in (1, 1024, 1 << 17, 1 << 22):
+        made = 2 * V3.heads_at_once(128, tokens, 2) * 192 * tokens * 2
+        assert V3.workspace_bytes(128, tokens, 2) == 576 * tokens * 2 + made
+
+
 def test_one_row_per_token_and_layer_is_kept() -> None:
-    shape = KvShape(LAYERS, 1, RANK + TURNED, parts=1, value_width=RANK)
-    memory = KvMemory(shape, BLOCKS, BLOCK, torch.float32, torch.device("cpu"))
+    memory = memory_of(torch.float32)
     (region,) = memory.regions
     assert region.block_bytes == LAYERS * BLOCK * (RANK + TURNED) * 4
     assert memory.block_rows.numel() * 4 == BLOCKS * region.block_bytes

@@ -129,7 +129,7 @@ def plan_tiles(heads: Heads, longest: int) -> PrefillPlan:
         tile, stages = (32, 5) if rows == 16 else (64, 3)
     else:
         stages = 5
-        tile = 32 if heads.padded == 256 else 128 if rows == 128 else 64
+        tile = 32 if heads.padded == 256 else 128 if rows == 128 and not heads.rest else 64
     warps = 8 if rows == 128 or rows * heads.padded > 64 * 128 else 4
     return PrefillPlan(rows, min(heads.sharing, rows), tile, warps, stages)
 

@@ -80,8 +80,8 @@ def prefill_attention(
         queries, memory, tables, firsts, lengths, style.sinks, output, *parts, sequences,
         len(queries), plan.shortest, call.layer_offset(layer), call.window or 0,
         *score_factors(style),
-        *queries.stride()[:2], tables.stride(0), *call.strides, BLOCK=memory.shape[4],
-        KV_HEADS=heads.kv_heads, SHARING=heads.sharing, PACKED=plan.packed, GROUPS=groups,
+        *queries.stride()[:2], tables.stride(0), *call.strides, heads.kv_heads,
+        BLOCK=memory.shape[4], SHARING=heads.sharing, PACKED=plan.packed, GROUPS=groups,
         VALUE=heads.value_width, PADDED=heads.padded, WIDTH=heads.width, REST=heads.rest,
         SHARED=heads.parts == 1, WINDOWED=call.window is not None,
         CAPPED=style.softcap is not None, SINKS=style.sinks is not None,
@@ -107,14 +107,14 @@ def _whose(firsts, sequences, tile, SPAN: tl.constexpr):
 
 @triton.jit
 def _pad(
-    output, counts, first, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT: tl.constexpr,
+    output, counts, first, num_rows, head, real, ROWS, PACKED, num_heads, LAYOUT: tl.constexpr,
     SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Zeros for the heads of a tile of the rows from `first` on, which are of no sequence."""
     _, VALUE, PADDED, _, _, _ = LAYOUT
     spare = first + tl.arange(0, ROWS) // PACKED
     nothing = tl.zeros((ROWS, PADDED), output.dtype.element_ty)
-    row, there = spare.to(tl.int64) * HEADS + head, real & (spare < num_rows)
+    row, there = spare.to(tl.int64) * num_heads + head, real & (spare < num_rows)
     store_rows(output, row, there, nothing, VALUE)
     if SPLIT:
         tl.store(counts + row, 0, mask=there)
@@ -192,7 +192,7 @@ def _attend(
 
 @triton.jit(
     do_not_specialize=["sequences", "num_rows", "shortest", "window", "table_stride"],
-    do_not_specialize_on_alignment=["tables", "firsts", "lengths", "sinks"],
+    do_not_specialize_on_alignment=["tables", "firsts", "lengths", "sinks", "kv_heads"],
 )
 def _prefill(
     queries,
@@ -219,8 +219,8 @@ def _prefill(
     kv_head_stride,
     token_stride,
     value_offset,
+    kv_heads,
     BLOCK: tl.constexpr,
-    KV_HEADS: tl.constexpr,
     SHARING: tl.constexpr,
     PACKED: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -242,12 +242,12 @@ def _prefill(
     The programs of one tile are neighbours: what one reads, those of its group find in L2.
     """
     SPAN: tl.constexpr = ROWS // PACKED
-    HEADS: tl.constexpr = KV_HEADS * SHARING
     LAYOUT: tl.constexpr = (BLOCK, VALUE, PADDED, WIDTH, REST, SHARED)
+    num_heads = kv_heads * SHARING
     group = tl.program_id(0) % GROUPS
-    kv_head = tl.program_id(0) // GROUPS % KV_HEADS
+    kv_head = tl.program_id(0) // GROUPS % kv_heads
     split, splits = tl.program_id(1), tl.num_programs(1)
-    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (GROUPS * KV_HEADS)
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (GROUPS * kv_heads)
     sequence = _whose(firsts, sequences, tile, SPAN)
     begin = tl.load(firsts + sequence)
     count = tl.load(firsts + sequence + 1) - begin
@@ -260,8 +260,9 @@ def _prefill(
         if (sequence == sequences - 1) & (split == 0):  # the rows behind it are padding
             spare = begin + count + index - tl.cdiv(count, SPAN) * SPAN
             _pad(
-                output, counts, spare, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT, SPLIT
-            )
+                output, counts, spare, num_rows, head, real, ROWS, PACKED, num_heads, LAYOUT,
+                SPLIT,
+            )  # fmt: skip
         return
 
     before = tl.load(lengths + sequence) - count
@@ -289,9 +290,9 @@ def _prefill(
         query, paged, positions, last, window, (edge, diagonal), (start, end), (scale, cap),
         ROWS, CAPPED, WINDOWED, TILE, LAYOUT, SPLIT,
     )  # fmt: skip
-    row = row * HEADS + head
+    row = row * num_heads + head
     if SPLIT:  # a way out of their own for those that have it all would cost loops registers
-        room, all_rows = (counts, mixed_parts, sums), num_rows.to(tl.int64) * HEADS
+        room, all_rows = (counts, mixed_parts, sums), num_rows.to(tl.int64) * num_heads
         store_part(state, row, splits, split, stretches, live, room, all_rows, VALUE)
     else:
         mixed, total = add_sinks(sinks, head, live, state, SINKS)

@@ -1,0 +1,118 @@
+"""A Batch in main memory, or on any device that torch alone runs on."""
+
+from array import array
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.attention.kv_memory import KvMemory
+from engine.attention.latents import HostChunk, LatentPart, LatentSizes, Run, divide
+from engine.attention.paged import Span, SpanAttention
+from engine.attention.rotation import Rotation
+from engine.kernels.contract import HeadNorms, Latents
+from engine.kernels.style import AttentionStyle
+
+LEAST_EXPANDED = 32  # tokens: fewer gain nothing over latents
+
+
+class AttentionBatch:
+    """A Batch (engine/attention/batch.py) on any device; built anew for each step."""
+
+    def __init__(
+        self, memory: KvMemory, singles: Sequence[Span], chunks: Sequence[Span]
+    ) -> None:
+        self.memory = memory
+        spans, size = [*singles, *chunks], memory.block_size
+        self.positions, self.slots = self._places(spans)
+        self.entered = [block for span in spans for block in span.entered(size)]
+        self._attention = SpanAttention(memory, singles, chunks)
+        self._spans = singles, chunks
+        self._latent_parts: Sequence[LatentPart] | None = None
+
+    def renew(self, singles: Sequence[Span]) -> None:
+        """Reuse this batch for as many other single tokens, without chunks; kernel only.
+
+        All tensors of the batch keep their addresses.
+        """
+        positions, slots = self._places(singles)
+        self.positions.copy_(positions)
+        self.slots.copy_(slots)
+        self.entered = [one for span in singles for one in span.entered(self.memory.block_size)]
+        self._attention.renew(singles)
+
+    def turn_and_write(
+        self,
+        layer: int,
+        parts: tuple[Tensor, Tensor, Tensor],
+        rotation: Rotation | None,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """See Batch. The kernel rotates in place."""
+        (queries, keys, values), memory = parts, self.memory
+        if norms is not None:
+            queries, keys = norms[0](queries), norms[1](keys)
+        if memory.kernels is not None:
+            angles = None if rotation is None else rotation.angles
+            ours = memory.token_rows_of(layer)
+            memory.kernels.turn_and_write((queries, keys, values), angles, ours, self.slots)
+            return queries
+        if rotation is not None:
+            queries, keys = rotation.turn(queries), rotation.turn(keys)
+        memory.write(layer, self.slots, keys, values)
+        return queries
+
+    def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
+        """See Batch."""
+        (rows, norm, queries, turned), rank = latents, len(latents.norm.weight)
+        both = rotation.turn(torch.cat((queries, rows[..., rank:]), 1))
+        turned.copy_(both[:, :-1])
+        self.write(layer, torch.cat((norm(rows[..., :rank]), both[:, -1:]), 2))
+
+    def latent_parts(self, sizes: LatentSizes) -> Sequence[LatentPart]:
+        """See Batch. Divided once for all layers."""
+        if self._latent_parts is None:
+            singles, chunks = self._spans
+            runs = divide(len(singles), chunks, sizes, LEAST_EXPANDED)
+            self._latent_parts = [self._latent_part(run) for run in runs]
+        return self._latent_parts
+
+    def _latent_part(self, run: Run) -> LatentPart:
+        singles, chunks = self._spans
+        ours = chunks[run.chunks.start : run.chunks.stop]
+        if run.expanded:
+            return LatentPart(run.rows, expanded=HostChunk(self.memory, ours[0]))
+        absorbed = SpanAttention(self.memory, singles[: run.singles], ours)
+        return LatentPart(run.rows, absorbed)
+
+    def write(self, layer: int, *parts: Tensor) -> None:
+        """See Batch."""
+        self.memory.write(layer, self.slots, *parts)
+
+    def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
+        """See Batch."""
+        return self._attention.attend(layer, style, queries)
+
+    def _places(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
+        """Positions and slots of all tokens."""
+        size = self.memory.block_size
+        at = [(span, range(span.start, span.start + span.length)) for span in spans]
+        positions = self._row([position for _, ours in at for position in ours])
+        blocks = [span.blocks[i // size] for span, ours in at for i in ours]
+        return positions, self._slots(blocks, positions)
+
+    def _slots(self, blocks: list[int], positions: Tensor) -> Tensor:
+        """Where each token's KV goes: [parts, tokens * kv_heads] rows of `token_rows`."""
+        size = self.memory.block_size
+        rows = self.memory.rows(self._row(blocks)[:, None]).squeeze(
+            -1
+        )  # [parts, tokens, heads]
+        return (rows * size + (positions % size)[:, None]).flatten(1).contiguous()
+
+    def _row(self, numbers: Sequence[int]) -> Tensor:
+        return long_row(numbers).to(self.memory.block_rows.device)
+
+
+def long_row(numbers: Sequence[int]) -> Tensor:
+    """An int64 tensor on the CPU; faster than `torch.tensor`, which inspects each number."""
+    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
