@@ -23,7 +23,7 @@ from engine.kernels.style import AttentionStyle
 from engine.models.latent_heads import LatentHeads
 
 HEADS, RANK, ROPE, PLAIN, VALUE = 16, 512, 64, 128, 128
-BLOCK, RUNS, SIDE = 16, 3, 2048
+BLOCK, RUNS, SIDE, PRODUCTS = 16, 3, 2048, 20
 CHUNKS = ((0, 64), (0, 256), (0, 1024), (0, 4096), (2048, 64), (2048, 256), (7680, 512))
 DTYPES = torch.float32, torch.bfloat16
 MS = 1e3
@@ -84,7 +84,7 @@ def _seconds(work: Callable[[], Tensor]) -> float:
 def _rate() -> float:
     """Operations per second of a large product."""
     side = torch.randn(SIDE, SIDE)
-    return 2 * SIDE**3 / min(_seconds(lambda: side @ side) for _ in range(2 * RUNS))
+    return 2 * SIDE**3 / min(_seconds(lambda: side @ side) for _ in range(PRODUCTS))
 
 
 def _say(dtype: torch.dtype, start: int, length: int, times: Times, rate: float) -> None:

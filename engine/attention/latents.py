@@ -20,6 +20,7 @@ from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import Span, SpanAttention
 from engine.kernels.style import AttentionStyle
 
+MATRIX_COST = 2
 WORKSPACE_BYTES = 256 << 20  # of keys and values at a time; those of one head may take more
 
 
@@ -51,15 +52,16 @@ class LatentSizes:
         return (self.rank + self.rope + 2 * some * self.key) * tokens * itemsize
 
     def cheaper_expanded(self, span: Span) -> bool:
-        """Whether making keys and values saves operations, so many as a head has of them.
+        """Whether making keys and values saves operations of a head.
 
         Attention over latents multiplies each query and each result with a head's matrices,
-        instead of each token of the context.
+        instead of each token of the context. These products count MATRIX_COST times, as what
+        they make goes through memory.
         """
         if self.value > self.key:
             return False  # values are stored as rows of a key's width
         pairs = span.length * span.start + span.length * (span.length + 1) // 2
-        each = self.rank * (self.plain + self.value)
+        each = MATRIX_COST * self.rank * (self.plain + self.value)
         absorbed = span.length * each + pairs * (2 * self.rank + self.rope)
         return (span.start + span.length) * each + pairs * (self.key + self.value) < absorbed
 

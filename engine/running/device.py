@@ -107,15 +107,16 @@ class DeviceRunner:
 
         All rows are padding, so no KV is read or written. With the widest table the attention
         of a chunk is split over the context as far as it ever may be; with a table of one
-        block it is not split. A chunk over latents may be expanded, too: a long one in front of
-        nothing, and a short one behind a full table.
+        block it is not split. A chunk over latents may be expanded, too: at the beginning of a
+        sequence, and at the end of the longest.
         """
         most, widest = self.staging.most.tokens, self._most_blocks
         tries = [(tokens, widest, 0) for tokens in row_counts(most)]
         tries += [(tokens, 1, 0) for tokens in row_counts(min(most, MOST_NARROW))]
-        behind = widest * self.memory.block_size - LEAST_EXPANDED
-        if self.memory.shape.parts == 1 and most > LEAST_EXPANDED and behind > 0:
-            tries.append((LEAST_EXPANDED + 1, widest, behind))
+        if self.memory.shape.parts == 1:
+            longest = widest * self.memory.block_size
+            sizes = {min(2 * LEAST_EXPANDED, most), most}
+            tries += [(tokens, widest, max(0, longest - tokens)) for tokens in sorted(sizes)]
         for tokens, blocks, start in with_progress(tries, "compiling kernels"):
             self._try(tokens, blocks, start)
 

@@ -3,7 +3,6 @@
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -205,22 +204,24 @@ def test_long_chunks_over_latents_are_expanded(
     """Whole prompts, those behind what is cached of them, and with decode rows beside them."""
     for module in (device, device_batch):
         monkeypatch.setattr(module, "LEAST_EXPANDED", 16)
-    attended, attend = list[int](), DeviceChunk.attend
+    contexts, attend = list[int](), DeviceChunk.attend
 
-    def noted(self: DeviceChunk, style: AttentionStyle, queries: Tensor, *made: Any) -> Tensor:  # noqa: ANN401
-        attended.append(len(queries))
-        return attend(self, style, queries, *made)
+    def noted(
+        self: DeviceChunk, style: AttentionStyle, queries: Tensor, made: Tensor, width: int
+    ) -> Tensor:
+        contexts.append(made.shape[2])
+        return attend(self, style, queries, made, width)
 
     monkeypatch.setattr(DeviceChunk, "attend", noted)
     folder = make_checkpoint(tmp_path, "deepseek_v3")
     prompts = [PROMPTS[3], PROMPTS[5]] if interpreted else [*PROMPTS, PROMPTS[6] + PROMPTS[3]]
     asked = requests(prompts, replace(GREEDY, max_tokens=3))
     accelerator = FakeAccelerator(TritonKernels()) if interpreted else FakeAccelerator()
-    engine = on_device(folder, accelerator, max_num_batched_tokens=48, block_size=4)
-    assert attended, "they are compiled before anything is asked"
-    attended.clear()
+    engine = on_device(folder, accelerator, max_num_batched_tokens=80, block_size=4)
+    assert max(contexts) == 512, "they are compiled before anything is asked"
+    contexts.clear()
     assert run(engine, asked) == run(load(folder), asked)
-    assert len(attended) > 2 * len(prompts) // 2
+    assert len(contexts) > len(prompts)
 
 
 @pytest.mark.gpu

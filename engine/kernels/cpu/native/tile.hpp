@@ -15,8 +15,11 @@ struct Singles {
     static constexpr long UNIT = 1;
     static constexpr float OCTAVE = 1.0f;
     static Floats power(Floats x) { return exp(x); }
-    static Floats multiply_add(Floats sum, uint32_t left, Floats right) {
-        return sum + (Floats)(Words{} + left) * right;
+    template <class Part>
+    static Part multiply_add(Part sum, uint32_t left, Part right) {
+        float factor;
+        std::memcpy(&factor, &left, sizeof factor);
+        return sum + factor * right;
     }
 };
 
@@ -34,7 +37,16 @@ struct Pairs {
 typedef Singles Pairs;
 #endif
 
+// A tile's sums stay in registers: 24 of 32 with 64 bytes, or 12 of 16 with 32 bytes each. A vector
+// that is wider than a register would live in memory, so sums are `Part`s of it.
+#ifdef __AVX512F__
 constexpr long MOST_ROWS = 6, MOST_VECTORS = 4, MOST_SLIM = 8;
+typedef Floats Part;
+#else
+constexpr long MOST_ROWS = 6, MOST_VECTORS = 1, MOST_SLIM = 6;
+typedef float Part __attribute__((vector_size(32)));
+#endif
+constexpr long PART_LANES = sizeof(Part) / sizeof(float);
 
 // Lines of memory that will be wanted soon. Each step of a product fetches some, so that memory
 // is as busy as the processor; there may be nonsense from `end` on, and as much room as the
@@ -79,33 +91,34 @@ enum Fetch { NOTHING_MORE, AHEAD, LINES };
 
 template <class Kind, int ROWS, int VECTORS, Fetch FETCH = NOTHING_MORE>
 inline void tile(const Product& of, long row, long column, const Ahead& ahead) {
-    Floats sums[ROWS][VECTORS];
+    constexpr int PARTS = VECTORS * LANES / PART_LANES;
+    Part sums[ROWS][PARTS];
     float* target = of.sums + row * of.sums_stride + column;
     for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v)
-            sums[r][v] =
-                of.add ? load<Floats>(target + r * of.sums_stride + v * LANES) : Floats{};
+        for (int p = 0; p < PARTS; ++p)
+            sums[r][p] =
+                of.add ? load<Part>(target + r * of.sums_stride + p * PART_LANES) : Part{};
     const uint32_t* left = of.left + row * of.left_stride;
     const uint32_t* right = of.right + column;
     const char* next = ahead.next;
     const void** lines = FETCH == LINES ? of.soon->next : nullptr;
     for (long step = 0; step < of.steps;
          ++step, left += of.left_step, right += of.right_stride) {
-        Floats some[VECTORS];
+        Part some[PARTS];
         if (FETCH == LINES)
             for (long i = 0; i < LINES_OF_A_STEP; ++i) __builtin_prefetch(*lines++);
-        for (int v = 0; v < VECTORS; ++v) some[v] = load<Floats>(right + v * LANES);
+        for (int p = 0; p < PARTS; ++p) some[p] = load<Part>(right + p * PART_LANES);
         if (FETCH == AHEAD)
             for (long i = 0; i < ahead.lines; ++i, next += Ahead::LINE) __builtin_prefetch(next);
         for (int r = 0; r < ROWS; ++r) {
             uint32_t word = left[r * of.left_stride];
-            for (int v = 0; v < VECTORS; ++v)
-                sums[r][v] = Kind::multiply_add(sums[r][v], word, some[v]);
+            for (int p = 0; p < PARTS; ++p)
+                sums[r][p] = Kind::multiply_add(sums[r][p], word, some[p]);
         }
     }
     for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v)
-            store(target + r * of.sums_stride + v * LANES, sums[r][v]);
+        for (int p = 0; p < PARTS; ++p)
+            store(target + r * of.sums_stride + p * PART_LANES, sums[r][p]);
 }
 
 template <class Kind, int VECTORS, Fetch FETCH>
