@@ -16,13 +16,14 @@ from torch import Tensor
 
 from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.attention.latents import HostChunk
+from engine.attention.latents import HostChunk, LatentSizes
 from engine.attention.paged import Span
 from engine.kernels.cpu.native import open_kernels
 from engine.kernels.style import AttentionStyle
 from engine.models.latent_heads import LatentHeads
 
 HEADS, RANK, ROPE, PLAIN, VALUE = 16, 512, 64, 128, 128
+SIZES = LatentSizes(RANK, ROPE, PLAIN, VALUE)
 BLOCK, RUNS, SIDE, PRODUCTS = 16, 3, 2048, 20
 CHUNKS = ((0, 64), (0, 256), (0, 1024), (0, 4096), (2048, 64), (2048, 256), (7680, 512))
 DTYPES = torch.float32, torch.bfloat16
@@ -88,10 +89,8 @@ def _rate() -> float:
 
 
 def _say(dtype: torch.dtype, start: int, length: int, times: Times, rate: float) -> None:
-    pairs = length * start + length * (length + 1) // 2
-    matrices = RANK * (PLAIN + VALUE)
-    absorbed = 2 * HEADS * (length * matrices + pairs * (2 * RANK + ROPE))
-    expanded = 2 * HEADS * ((start + length) * matrices + pairs * (PLAIN + ROPE + VALUE))
+    span = Span(start, length, ())
+    absorbed, expanded = (HEADS * SIZES.operations(span, expanded=one) for one in (False, True))
     sys.stdout.write(
         f"{str(dtype).removeprefix('torch.')}, {length} tokens behind {start}: "
         f"latents {times.absorbed_s * MS:.1f} ms (floor {absorbed / rate * MS:.1f}), "

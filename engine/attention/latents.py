@@ -45,25 +45,35 @@ class LatentSizes:
         return min(heads, max(1, WORKSPACE_BYTES // (2 * self.key * tokens * itemsize)))
 
     def workspace_bytes(self, heads: int, tokens: int, itemsize: int) -> int:
-        """The most memory that a chunk takes at the end of a context of `tokens`: latents, and
-        keys and values of some heads.
+        """The most memory that a chunk takes, at the end of any context of up to `tokens`:
+        latents, and keys and values of some heads.
         """
-        some = self.heads_at_once(heads, tokens, itemsize)
-        return (self.rank + self.rope + 2 * some * self.key) * tokens * itemsize
+        one = 2 * self.key * tokens * itemsize
+        made = min(heads * one, max(WORKSPACE_BYTES, one))
+        return (self.rank + self.rope) * tokens * itemsize + made
 
     def cheaper_expanded(self, span: Span) -> bool:
-        """Whether making keys and values saves operations of a head.
+        """Whether making keys and values is less work.
 
-        Attention over latents multiplies each query and each result with a head's matrices,
-        instead of each token of the context. These products count MATRIX_COST times, as what
-        they make goes through memory.
+        Products with a head's matrices count MATRIX_COST times, as what they make goes through
+        memory.
         """
         if self.value > self.key:
             return False  # values are stored as rows of a key's width
+        expanded = self.operations(span, expanded=True, matrix_cost=MATRIX_COST)
+        return expanded < self.operations(span, expanded=False, matrix_cost=MATRIX_COST)
+
+    def operations(self, span: Span, *, expanded: bool, matrix_cost: int = 1) -> int:
+        """Multiplications and additions of a head, for a chunk.
+
+        A head's matrices are multiplied with each token of the context if it is `expanded`,
+        else with each query and each result.
+        """
+        tokens = span.start + span.length if expanded else span.length
+        each = self.key + self.value if expanded else 2 * self.rank + self.rope
         pairs = span.length * span.start + span.length * (span.length + 1) // 2
-        each = MATRIX_COST * self.rank * (self.plain + self.value)
-        absorbed = span.length * each + pairs * (2 * self.rank + self.rope)
-        return (span.start + span.length) * each + pairs * (self.key + self.value) < absorbed
+        matrices = self.rank * (self.plain + self.value)
+        return 2 * (matrix_cost * tokens * matrices + pairs * each)
 
 
 class AbsorbedRows(Protocol):

@@ -25,7 +25,7 @@ from engine.sharding.shard import Shard
 LOADING_S = 1800.0  # how long ranks wait for one another while they load
 STALL_S = 15.0  # a rank that is this late in a step is considered lost, and the others end
 LOOPBACK = "127.0.0.1"
-RELEASE_S, POLL_S = 0.2, 0.002
+RELEASE_S, POLL_S = 0.2, 0.002  # at most, and from look to look: see `RankGroup.__del__`
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -225,9 +225,19 @@ def test_as_many_heads_as_there_is_room_for() -> None:
     assert V3.heads_at_once(128, 1024, 2) == 128
     assert V3.heads_at_once(128, 1 << 17, 2) == 2
     assert V3.heads_at_once(128, 1 << 22, 2) == 1
-    for tokens in (1, 1024, 1 << 17, 1 << 22):
-        made = 2 * V3.heads_at_once(128, tokens, 2) * 192 * tokens * 2
-        assert V3.workspace_bytes(128, tokens, 2) == 576 * tokens * 2 + made
+
+
+@pytest.mark.parametrize("most", [1, 1024, 100_000, 1 << 17, 1 << 20])
+def test_no_context_takes_more_than_is_counted_for_the_longest(most: int) -> None:
+    """Also one that ends just before a head more has no room."""
+
+    def taken(tokens: int) -> int:
+        made = 2 * V3.heads_at_once(128, tokens, 2) * V3.key
+        return (V3.rank + V3.rope + made) * tokens * 2
+
+    counted = V3.workspace_bytes(128, most, 2)
+    assert all(taken(tokens) <= counted for tokens in range(1, most + 1, 97))
+    assert counted < 2 * max(taken(most), latents.WORKSPACE_BYTES)
 
 
 def test_one_row_per_token_and_layer_is_kept() -> None:

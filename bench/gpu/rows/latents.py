@@ -85,9 +85,9 @@ class _Case:
         latents = self.memory[:, LAYER, 0, 0].index_select(0, self.table[0]).flatten(0, 1)
         made = latents.new_empty(2, heads, len(latents), self.sizes.key)
         rows = latents[None, :, :rank].expand(heads, -1, -1)
-        _multiply(rows, self.keys.transpose(1, 2), made[0, ..., :plain])
+        torch.bmm(rows, self.keys.transpose(1, 2), out=made[0, ..., :plain])
         made[0, ..., plain:] = latents[:, rank:]
-        _multiply(rows, self.values, made[1, ..., : self.sizes.value])
+        torch.bmm(rows, self.values, out=made[1, ..., : self.sizes.value])
         return made
 
     def absorbed(self) -> Tensor:
@@ -95,7 +95,7 @@ class _Case:
         plain, rank, count = self.sizes.plain, self.sizes.rank, len(self.queries)
         asked = self.queries.new_empty(count, self.sizes.heads, rank + self.sizes.rope)
         into = asked[..., :rank].transpose(0, 1)
-        _multiply(self.queries[..., :plain].transpose(0, 1), self.keys, into)
+        torch.bmm(self.queries[..., :plain].transpose(0, 1), self.keys, out=into)
         asked[..., rank:] = self.queries[..., plain:]
         read = prefill_attention(
             asked, self.memory, LAYER, self.table, self.firsts, self.length, count, self.style,
@@ -154,10 +154,3 @@ def _floor(shape: Shape, sizes: Sizes, count: int) -> Floor:
     asked = count * sizes.heads * (sizes.key + sizes.value)
     read = matrices + length * (sizes.rank + sizes.rope)
     return Floor((asked + read) * itemsize, attended + 2 * length * matrices)
-
-
-def _multiply(rows: Tensor, matrices: Tensor, into: Tensor) -> None:
-    if into.is_cuda:
-        torch.bmm(rows, matrices, out=into)
-    else:
-        into.copy_(torch.bmm(rows, matrices))
