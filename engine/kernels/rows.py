@@ -89,5 +89,8 @@ def to_fp8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 def _scales(largest: Tensor) -> Tensor:
-    """Scales with which the largest number just fits, but large enough to divide by."""
-    return (largest / E4M3_MAX).clamp(min=LEAST_SCALE)
+    """Scales with which the largest number just fits, but large enough to divide by.
+
+    Divided by a tensor: a GPU multiplies by the inverse of a number, which is rounded.
+    """
+    return (largest / torch.full_like(largest, E4M3_MAX)).clamp(min=LEAST_SCALE)

@@ -7,6 +7,7 @@ block is one contiguous range for all layers, so a copy needs no gathering, and 
 all blocks that are contiguous in both places.
 """
 
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,6 +49,9 @@ class HostMemory:
         self.slots = torch.empty((slots, blocks.shape[1]), dtype=torch.uint8)
         if on_gpu:
             pin(self.slots, torch.cuda.cudart())
+            # freed while pinned, its addresses would break other copies of this process
+            given_back = weakref.finalize(self, unpin, self.slots.data_ptr())
+            given_back.atexit = False
         self._stream = torch.cuda.Stream(blocks.device) if on_gpu else None
 
     def carry_out(self, copies: Sequence[Copy]) -> CopyEvent:
@@ -95,6 +99,12 @@ def pin(memory: Tensor, runtime: CudaRuntime) -> None:
         raise UnusableTier(
             f"--kv-offloading-size: {size:.3g} GiB cannot be pinned (CUDA error {error})"
         )
+
+
+def unpin(address: int) -> None:
+    """Undo `pin`, after all copies."""
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def _runs(copies: Sequence[Copy]) -> Iterator[tuple[Copy, int]]:

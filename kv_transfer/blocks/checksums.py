@@ -11,8 +11,10 @@ class Checksums(Protocol):
     """Computes checksums of blocks in a node's KV memory, wherever that memory is."""
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes read for one block, by the rank that reads most."""
+    def blocks_at_once(self) -> int:
+        """Blocks to ask for at a time, at least one: milliseconds of work, because the thread
+        that asks also keeps leases alive.
+        """
 
     def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
         """One checksum for each block; IndexError for a block that does not exist."""

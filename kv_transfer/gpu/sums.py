@@ -9,6 +9,7 @@ host.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 import triton
@@ -59,7 +60,7 @@ def launched(memory: Tensor, blocks: Sequence[int], lines: int, step_bytes: int)
     words = memory.view(torch.int64)
     device = memory.device
     ids = torch.tensor(blocks, dtype=torch.int64).to(device, non_blocking=True)
-    table = torch.tensor(_table(), dtype=torch.int64).to(device, non_blocking=True)
+    table = _table_on(device)
     kilobytes = (lines - 1) // LINES
     parts = torch.empty(
         (len(blocks), kilobytes + 1, LINE_WORDS), dtype=torch.int64, device=device
@@ -85,6 +86,12 @@ def bytes_moved(blocks: int, lines: int) -> int:
 def operations(blocks: int, lines: int) -> int:
     """The minimum: an exclusive or, a product of halves and two additions for each word."""
     return blocks * lines * LINE_WORDS * 4
+
+
+@cache
+def _table_on(device: torch.device) -> Tensor:
+    """`_table` on a device: copied there once, and complete when this returns."""
+    return torch.tensor(_table(), dtype=torch.int64).to(device)
 
 
 def _table() -> list[int]:

@@ -1,7 +1,7 @@
 """A mover whose reads end only after the bytes that arrived were compared with their checksums.
 
 The source computes a block's checksum when the block is final, and sends it with the message
-that announces the block. Here it is computed again over the bytes that arrived: a few blocks at
+that announces the block. Here it is computed again over the bytes that arrived: some blocks at
 a time, because the same thread keeps leases alive.
 """
 
@@ -20,7 +20,6 @@ from kv_transfer.ledger.offers import ChecksumOrder
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import MoverWrapper, ReadEnd
 
-BYTES_AT_ONCE = 16 << 20
 BlockOrSlot = int | tuple[int]
 """A block of ours, or a slot (mapping.py)."""
 
@@ -64,7 +63,7 @@ class CheckedMover(MoverWrapper):
         return [*ended, *self._check()]
 
     def _check(self) -> Iterator[ReadEnd]:
-        left = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
+        left = self.sums.blocks_at_once
         while self._checking and left > 0:
             one = self._checking[0]
             some = list(islice(one.left, left))

@@ -38,9 +38,9 @@ class RankChecksums:
     others: Sequence[RemoteChecksums]
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of one block on one rank: the ranks work in parallel."""
-        return self.ours.block_bytes
+    def blocks_at_once(self) -> int:
+        """See Checksums; the ranks work in parallel."""
+        return self.ours.blocks_at_once
 
     def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
         """See Checksums."""

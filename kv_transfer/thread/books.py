@@ -19,7 +19,7 @@ from typing import Protocol
 
 from kv_transfer.blocks.checksums import Checksums
 from kv_transfer.errors import PeerUnreachable, TransferError
-from kv_transfer.integrity.checked import BYTES_AT_ONCE, make_checksums
+from kv_transfer.integrity.checked import make_checksums
 from kv_transfer.ledger.known_sinks import Peer
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.offers import OfferBook
@@ -189,8 +189,7 @@ class TransferBooks:
 
     def _make_sums(self) -> None:
         """Compute checksums of blocks on offer, some in each turn."""
-        most = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
-        for order in self.offers.missing_checksums(most):
+        for order in self.offers.missing_checksums(self.sums.blocks_at_once):
             self.offers.add_checksums(order, make_checksums(self.sums, order))
 
     def _part(self, now: float) -> None:

@@ -1,6 +1,8 @@
 """Prepares a thread to move KV on a device with CUDA.
 
-A new thread has no CUDA context, and UCX, which uses the driver, needs one. What torch does for
+A new thread has no CUDA context, and UCX, which uses the driver, needs one: without it, memory
+of other processes looks unreachable by CUDA IPC. torch does nothing for a device that is the
+current one already, so the thread waits for its empty stream. What torch does for
 this thread, such as gathering bytes for checksums, gets its own stream: on the default stream
 that all threads share, it would wait for the step that the engine's loop runs.
 """
@@ -34,7 +36,9 @@ def enter_device(regions: Sequence[Region], cuda: Cuda | None = None) -> None:
     device = regions[0].device
     chosen = cuda or _torch()
     chosen.set_device(device)
-    chosen.set_stream(chosen.Stream(device))
+    stream = chosen.Stream(device)
+    chosen.set_stream(stream)
+    stream.synchronize()
 
 
 def _torch() -> Cuda:

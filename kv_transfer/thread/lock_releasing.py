@@ -67,9 +67,9 @@ class LockReleasingChecksums:
     lock: threading.Lock
 
     @property
-    def block_bytes(self) -> int:
+    def blocks_at_once(self) -> int:
         """See Checksums, here and below."""
-        return self.sums.block_bytes
+        return self.sums.blocks_at_once
 
     def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
         """Other ranks may take long to answer."""

@@ -131,40 +131,51 @@ def laid_otherwise(case: Case) -> Case:
 
 
 def expected(case: Case, style: AttentionStyle) -> Tensor:
-    """[queries, heads * value_width] float64 on the CPU, one query and one head at a time."""
+    """[queries, heads * value_width] float64 on the CPU, one query at a time."""
     memory, queries = case.memory.cpu().double()[:, LAYER], case.queries.cpu().double()
-    sharing = case.shape.heads // case.shape.kv_heads
     firsts, lengths = case.firsts.tolist(), case.lengths.tolist()
     result = torch.zeros(len(queries), case.shape.heads, case.value_width, dtype=torch.float64)
     for row, length in enumerate(lengths):
         first, count = firsts[row], firsts[row + 1] - firsts[row]
+        lowest = min(length, _low(length - count + 1, style))
+        seen = _rows(case, memory, row, lowest, length)
         for index in range(count):
             end = length - count + index + 1
-            low = 0 if style.window is None else max(0, end - style.window)
-            if end <= low:
-                continue
-            seen = _rows(case, memory, row, low, end)
-            for head in range(case.shape.heads):
-                keys, values = seen[:, 0, head // sharing], seen[:, -1, head // sharing]
-                weights = _weights(keys @ queries[first + index, head], style, head)
-                result[first + index, head] = weights @ values[:, : case.value_width]
+            if (low := _low(end, style)) < end:
+                some = seen[low - lowest : end - lowest]
+                result[first + index] = _attended(queries[first + index], some, case, style)
     return result.flatten(1)
+
+
+def _low(end: int, style: AttentionStyle) -> int:
+    """The first token that the one before `end` sees."""
+    return 0 if style.window is None else max(0, end - style.window)
 
 
 def _rows(case: Case, memory: Tensor, row: int, low: int, end: int) -> Tensor:
     """[tokens, parts, kv_heads, width]."""
-    size, table = case.shape.block_size, case.tables[row].tolist()
-    places = [(table[token // size], token % size) for token in range(low, end)]
-    return torch.stack([memory[block, :, :, offset] for block, offset in places])
+    tokens, size = torch.arange(low, end), case.shape.block_size
+    blocks = case.tables[row].cpu().long()[tokens // size]
+    return memory[blocks, :, :, tokens % size]
 
 
-def _weights(products: Tensor, style: AttentionStyle, head: int) -> Tensor:
+def _attended(query: Tensor, seen: Tensor, case: Case, style: AttentionStyle) -> Tensor:
+    """[heads, width] against [tokens, parts, kv_heads, width]: [heads, value_width]."""
+    grouped = query.unflatten(0, (case.shape.kv_heads, -1))
+    products = torch.einsum("gsw,tgw->gst", grouped, seen[:, 0])
+    weights = _weights(products.flatten(0, 1), style).view_as(products)
+    values = seen[:, -1, :, : case.value_width]
+    return torch.einsum("gst,tgw->gsw", weights, values).flatten(0, 1)
+
+
+def _weights(products: Tensor, style: AttentionStyle) -> Tensor:
+    """Of [heads, tokens]."""
     scores = products * style.scale
     if style.softcap is not None:
         scores = style.softcap * torch.tanh(scores / style.softcap)
     if style.sinks is not None:
-        scores = torch.cat((scores, style.sinks[head : head + 1].cpu().double()))
-    return scores.softmax(0)[: len(products)]
+        scores = torch.cat((scores, style.sinks.cpu().double()[:, None]), 1)
+    return scores.softmax(1)[:, : products.shape[1]]
 
 
 def distance(result: Tensor, right: Tensor) -> float:

@@ -25,6 +25,14 @@ def poisoned() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def memory_is_given_back() -> Iterator[None]:
+    """Several processes may run tests on one GPU."""
+    yield
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True)
 def on_the_device(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:

@@ -64,6 +64,17 @@ def test_a_device_says_what_the_host_says(
         sums_of(region, kernels=True).of([BLOCKS], level)
 
 
+def test_a_device_is_asked_for_a_prompt_at_a_time(device: torch.device) -> None:
+    """2,000 tokens of an 8B model in 125 blocks: a launch takes longer than its bytes."""
+    from kv_transfer.integrity.checksums import BlockChecksums
+
+    region = KvRegion(memory_of(64 * 20, device)[1].address, 2 << 20, 125, "cpu")
+    host, on_device = BlockChecksums([region]), BlockChecksums([region], kernels=True)
+    on_device._look()
+    assert host.blocks_at_once == 8
+    assert on_device.blocks_at_once >= 125
+
+
 def test_a_bit_anywhere_changes_a_full_sum_of_its_block_alone(device: torch.device) -> None:
     memory, region = memory_of(64 * 20, device)
     device_sums = sums_of(region, kernels=True)

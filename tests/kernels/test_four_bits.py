@@ -1,7 +1,5 @@
 """Numbers of four bits become floats exactly, and by few instructions."""
 
-from typing import Any
-
 import pytest
 import torch
 import triton
@@ -14,7 +12,7 @@ from tests.kernels.test_loops_ahead import PRODUCT, WEIGHTS
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _raise(numbers: Any, above: Any, middle: Any, dtype: tl.constexpr) -> None:  # noqa: ANN401
+def _raise(numbers, above, middle, dtype: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     places = tl.arange(0, 16)
     tl.store(above + places, raised(tl.load(numbers + places), dtype))
     tl.store(middle + tl.zeros((1, 1), tl.int32), raised_middle(dtype))

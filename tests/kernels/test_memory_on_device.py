@@ -64,7 +64,7 @@ def test_nixl_reads_from_one_stretch_of_the_device_into_another(device: torch.de
     )
     layout, address = KvLayout("bytes", 1, 1, (BLOCK_BYTES,)), ("source", 1)
     told = describe(regions[0])
-    sink.meet(address, Welcome("source", "same", layout, (told,), (source.card,), "here"))
+    sink.connect(address, Welcome("source", "same", layout, (told,), (source.card,), "here"))
     sink.read(ReadOrder(1, address, [BlockRun(3, 10, 20)]))
     ended = list(sink.poll())
     while not ended:

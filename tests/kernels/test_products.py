@@ -24,6 +24,7 @@ from engine.kernels.weights import (
 from tests.kernels.ahead import compiled
 
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+HOPPER_SUMS = 1e-3  # its tensor cores add products of 8 bits with some 13 bits of fraction
 SHARED_BYTES = 227 << 10  # of a program, on Hopper
 _EIGHT = "torch.ones(1, 512, 1024, dtype=torch.float8_e4m3fn)"
 _BYTES = "torch.ones(1, 512, 8, 64, dtype=torch.uint8)"
@@ -92,9 +93,14 @@ def exactly(rows: Tensor, weight: Weight, expert: int = 0) -> Tensor:
     ).cpu()
 
 
-def assert_close(answer: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+def assert_close(
+    answer: Tensor, exact: Tensor, dtype: torch.dtype, weight: Weight | None = None
+) -> None:
+    """Of many rows by this weight, which tensor cores may multiply in 8 bits."""
+    eight_bits = answer.is_cuda and isinstance(weight, Fp8Weight)
+    most = max(CLOSE[dtype], HOPPER_SUMS if eight_bits else 0)
     away = (answer.double().cpu() - exact).norm() / exact.norm().clamp(min=1e-30)
-    assert away < CLOSE[dtype], f"{away:.2e} away"
+    assert away < most, f"{away:.2e} away"
     assert torch.isfinite(answer).all()
 
 
@@ -144,7 +150,7 @@ def test_many_rows_are_made_in_large_tiles_and_in_parts(
     assert tiles.rows == tiles.outputs == 128
     assert tiles.splits > 1
     answer = TritonProducts().multiply(given, weight)
-    assert_close(answer, exactly(given, weight), torch.float32)
+    assert_close(answer, exactly(given, weight), torch.float32, weight)
 
 
 @drawn(rows=st.integers(1, 20000), outputs=st.integers(1, 200000), inputs=st.integers(1, 30000))
@@ -261,7 +267,7 @@ def test_real_shapes(
     weight = made(name, numbers(1, outputs, inputs, dtype=dtype, device=device), 128)
     given = numbers(rows, inputs, dtype=dtype, device=device)
     answer = TritonProducts().multiply(given, weight)
-    assert_close(answer, exactly(given, weight), dtype)
+    assert_close(answer, exactly(given, weight), dtype, weight)
 
 
 @pytest.mark.parametrize("half", ["torch.bfloat16", "torch.float16"])

@@ -19,20 +19,30 @@ from tests.kernels.test_pointwise import TOLERANCE, hardly_numbers, poisoned
 
 GROUPS = [None, 128]
 CLAMP = (1.702, 7.0)
+LAST_BITS, SELDOM = 1e-6, 1e-3
 
 
 def equal(one: QuantizedRows, other: QuantizedRows) -> None:
+    """To the bit in the interpreter. Two kernels of a GPU add a row up in different orders, so
+    there a scale's last bit may differ, and a number at the middle between two of 8 bits.
+    """
     assert one.dtype is other.dtype
-    for ours, theirs in ((one.values, other.values), (one.scales, other.scales)):
-        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=0, equal_nan=True)
+    away = LAST_BITS if one.values.is_cuda else 0.0
+    torch.testing.assert_close(one.scales, other.scales, rtol=away, atol=0, equal_nan=True)
+    ours, theirs = one.values.float(), other.values.float()
+    step, least = (0.13, 2.0**-9) if away else (0.0, 0.0)
+    torch.testing.assert_close(ours, theirs, rtol=step, atol=least, equal_nan=True)
+    different = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
+    assert different.sum() <= (max(1, SELDOM * ours.numel()) if away else 0)
 
 
 def both_equal(ours: DualRows, whole: Tensor, group: int | None) -> None:
-    """`ours` is `whole`, and what rounding that afterwards makes."""
+    """`ours` is `whole`, as `equal` says, and what rounding that afterwards makes."""
     assert ours.group == group
     assert ours.dtype is whole.dtype
-    torch.testing.assert_close(ours.whole, whole, rtol=0, atol=0, equal_nan=True)
-    equal(ours.quantized, quantize_rows_twin(whole, group))
+    away = torch.finfo(whole.dtype).eps if whole.is_cuda else 0.0
+    torch.testing.assert_close(ours.whole, whole, rtol=2 * away, atol=0, equal_nan=True)
+    equal(ours.quantized, quantize_rows_twin(ours.whole, group))
 
 
 def rounding(group: int | None) -> tuple[Kernels, QuantizedOutputKernels]:

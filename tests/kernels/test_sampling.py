@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -116,7 +115,7 @@ def test_tokens_come_as_often_as_they_should(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _bits(out: Any, low: Any, high: Any, tokens: tl.constexpr) -> None:  # noqa: ANN401
+def _bits(out, low, high, tokens: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     place = tl.arange(0, tokens)
     halves = tl.load(low).to(tl.uint32), tl.load(high).to(tl.uint32)
     tl.store(out + place, noise_bits(place + 151_000, halves[0], halves[1]).to(tl.int32))

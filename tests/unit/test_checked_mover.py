@@ -8,8 +8,8 @@ import pytest
 from engine.api import KvRegion
 from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv, PeerUnreachable
-from kv_transfer.integrity.checked import BYTES_AT_ONCE, CheckedMover
-from kv_transfer.integrity.checksums import BlockChecksums
+from kv_transfer.integrity.checked import CheckedMover
+from kv_transfer.integrity.checksums import BYTES_AT_ONCE, BlockChecksums
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.regions import BlockRun

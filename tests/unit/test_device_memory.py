@@ -20,7 +20,7 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.descriptors import Numbers, Rows
 from kv_transfer.movers.nixl import NixlMover
 from kv_transfer.movers.nixl_build import build_for
-from kv_transfer.movers.nixl_transports import choose_transports
+from kv_transfer.movers.nixl_transports import READS_BY_CUDA_IPC, choose_transports
 from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.regions import BlockRun, RemoteRegion
 from kv_transfer.thread.devices import enter_device
@@ -120,7 +120,16 @@ def test_transports_are_chosen_on_a_cpu_only_and_only_where_nobody_has() -> None
     choose_transports(on_cpu, ours)
     choose_transports(on_cpu, theirs)
     choose_transports(REGIONS, device)
-    assert (ours, theirs, device) == ({"UCX_TLS": "tcp,sm"}, {"UCX_TLS": "rc"}, {})
+    assert (ours, theirs) == ({"UCX_TLS": "tcp,sm"}, {"UCX_TLS": "rc"})
+    assert "UCX_TLS" not in device
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, "on"), ({READS_BY_CUDA_IPC: "no"}, "no")])
+def test_a_device_is_read_by_cuda_ipc_without_nvlink_too(
+    before: dict[str, str], after: str
+) -> None:
+    choose_transports(REGIONS, before)
+    assert before == {READS_BY_CUDA_IPC: after}
 
 
 def test_memory_that_cannot_be_shared_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,23 +152,33 @@ def test_nixl_is_built_for_the_cuda_of_torch() -> None:
 
 
 @dataclass
+class Stream:
+    device: str
+    waited: int = 0
+
+    def synchronize(self) -> None:
+        self.waited += 1
+
+
+@dataclass
 class Cuda:
     told: list[tuple[str, object]] = field(default_factory=list)
 
     def set_device(self, device: str) -> None:
         self.told.append(("device", device))
 
-    def Stream(self, device: str) -> str:  # noqa: N802
-        return f"stream of {device}"
+    def Stream(self, device: str) -> Stream:  # noqa: N802
+        return Stream(device)
 
     def set_stream(self, stream: object) -> None:
         self.told.append(("stream", stream))
 
 
 def test_the_transfer_thread_works_on_the_device_and_on_a_stream_of_its_own() -> None:
+    """Waiting for the stream gives the thread the device's context."""
     cuda = Cuda()
     enter_device(REGIONS, cuda)
-    assert cuda.told == [("device", "cuda:3"), ("stream", "stream of cuda:3")]
+    assert cuda.told == [("device", "cuda:3"), ("stream", Stream("cuda:3", waited=1))]
 
 
 def test_of_several_ranks_a_thread_has_the_device_of_its_own() -> None:

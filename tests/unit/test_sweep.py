@@ -61,7 +61,7 @@ class HangingMover(FakeMover):
 class HangingChecksums:
     """It is as long before there are any, as where a rank does not answer."""
 
-    block_bytes: int = 1
+    blocks_at_once: int = 1
     free: threading.Event = field(default_factory=threading.Event)
     hangs: threading.Event = field(default_factory=threading.Event)
 
