@@ -44,7 +44,11 @@ def truncate(logits: Tensor, samplings: Seq[Sampling]) -> Iterator[Kept]:
     length = PREFIX if vocabulary > PREFIX * WORTH_IT else vocabulary
     ranked, ids = logits.topk(length)
     floors = _floors(logits, ranked, samplings)
-    inside = ((floors > ranked[:, -1:])[:, 0] & (length < vocabulary)).tolist()
+    higher = ((floors > ranked[:, -1:])[:, 0] & (length < vocabulary)).tolist()
+    inside = [
+        above and _is_known(sampling, length, vocabulary)
+        for above, sampling in zip(higher, samplings, strict=True)
+    ]
     if few := [row for row, within in enumerate(inside) if within]:
         kept = ranked[few].masked_fill(ranked[few] < floors[few], -torch.inf)
         yield Kept(few, ids[few], kept)
@@ -62,14 +66,21 @@ def _exact_floor(row: Tensor, sampling: Sampling) -> Tensor:
     if row.shape[1] > LONGER * WORTH_IT:
         ranked = _ranked(row, LONGER)
         floor = _floors(row, ranked, [sampling])
-        if (floor > ranked[:, -1:]).item():
+        known = _is_known(sampling, LONGER, row.shape[1])
+        if known and (floor > ranked[:, -1:]).item():
             return floor
     return _floors(row, _ranked(row, row.shape[1]), [sampling])
 
 
 def _is_exact(sampling: Sampling, length: int, vocabulary: int) -> bool:
     """Whether the largest `length` logits determine the floor in any case."""
-    return length == vocabulary or (sampling.top_p >= 1 and sampling.top_k <= length)
+    known = _is_known(sampling, length, vocabulary)
+    return length == vocabulary or (sampling.top_p >= 1 and known)
+
+
+def _is_known(sampling: Sampling, length: int, vocabulary: int) -> bool:
+    """Whether the largest `length` logits tell what top-k keeps: top-p needs all of it."""
+    return sampling.top_k <= length or sampling.top_k >= vocabulary
 
 
 def _ranked(logits: Tensor, count: int) -> Tensor:
@@ -81,7 +92,8 @@ def _ranked(logits: Tensor, count: int) -> Tensor:
 
 
 def _floors(logits: Tensor, ranked: Tensor, samplings: Seq[Sampling]) -> Tensor:
-    """[rows, 1]: the smallest logit kept; exact if it is above the last of `ranked`.
+    """[rows, 1]: the smallest logit kept; exact if it is above the last of `ranked`, and what
+    top-k keeps is known.
 
     `ranked` [rows, n] are the largest of each row, best first.
     """
@@ -94,7 +106,8 @@ def _floors(logits: Tensor, ranked: Tensor, samplings: Seq[Sampling]) -> Tensor:
     if any(one.top_k for one in samplings):
         most = [min(one.top_k or length, length) for one in samplings]
         kth = ranked.gather(1, torch.tensor(most, device=logits.device).unsqueeze(1) - 1)
-        bounded = torch.tensor([one.top_k > 0 for one in samplings], device=logits.device)
+        bounds = [0 < one.top_k < logits.shape[1] for one in samplings]
+        bounded = torch.tensor(bounds, device=logits.device)
         floors = torch.where(bounded.unsqueeze(1), floors.maximum(kth), floors)
     if all(one.top_p >= 1 for one in samplings):
         return floors

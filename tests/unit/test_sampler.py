@@ -128,3 +128,18 @@ def test_a_large_vocabulary_is_looked_at_in_parts_and_drawn_from_as_a_whole(
         alone = [sample(row, [draw]) for row, draw in zip(rows, asked, strict=True)]
         assert [token for (token,) in alone] == expected
         assert sample(one.clone(), asked) == expected
+
+
+@pytest.mark.parametrize("vocabulary", [9000, 17_000])
+@pytest.mark.parametrize("top_p", [0.3, 0.99, 1.0])
+def test_a_top_k_beyond_the_part_that_is_looked_at(vocabulary: int, top_p: float) -> None:
+    """Larger than either part of a large vocabulary, and larger than all of it."""
+    most = [129, 300, 4097, 8000, vocabulary - 1, vocabulary, vocabulary + 5]
+    shapes = [
+        Sampling(top_k=top_k, top_p=top_p, min_p=min_p) for top_k in most for min_p in (0, 0.4)
+    ]
+    asked = [draw_at(shape, 3) for shape in shapes]
+    generator = torch.Generator().manual_seed(2)
+    logits = 0.5 * torch.randn((len(asked), vocabulary), generator=generator)
+    expected = [obvious(row, draw) for row, draw in zip(logits.tolist(), asked, strict=True)]
+    assert sample(logits, asked) == expected
