@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.kernels.expert_choice import ChoiceRule, choose_experts_twin
 from engine.kernels.rows import Rows
 from engine.kernels.weights import Weight, quantized_inputs, wide
 
@@ -44,6 +45,15 @@ class Products(Protocol):
         """[sorted rows, outputs]: each row times its own expert's weight, and its bias.
 
         `bias` [experts, outputs]. With a route that is `partly`, rows of no expert are zero.
+        """
+
+    def choose(
+        self, logits: Tensor, rule: ChoiceRule, correction: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Each token's experts by its logits [tokens, experts] float32, best first.
+
+        Returns weights, and ids as int64, both [tokens, top_k]. `correction` [experts] is added
+        to scores for the choice alone.
         """
 
     def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
@@ -80,6 +90,12 @@ class TorchProducts:
         if route.targets is not None:
             answers = torch.empty_like(answers).index_copy_(0, route.targets.long(), answers)
         return answers.to(rows.dtype)
+
+    def choose(
+        self, logits: Tensor, rule: ChoiceRule, correction: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See Products."""
+        return choose_experts_twin(logits, rule, correction)
 
     def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
         """See Products."""

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from engine.checkpoints.linear import Linear
 from engine.checkpoints.storage import ExpertStack
-from engine.kernels.products import Products, Route
+from engine.kernels.expert_choice import ChoiceRule, scores_of, take_best
+from engine.kernels.products import Products, Route, TorchProducts
 from engine.kernels.rows import Rows, whole_rows
 from engine.models.mlp import Activation, Gate, GatedMlp
 from engine.models.routing import ExpertGroups, Routing
 
-TINY = 1e-20  # where all chosen scores are zero, weights are zero too
+TORCH = TorchProducts()
 
 
 def gated(both: Tensor, activate: Activation = F.silu) -> Tensor:
@@ -48,20 +49,17 @@ class Router:
     weight: Tensor  # [experts, hidden]
     bias: Tensor | None = None  # [experts], part of the score
     correction: Tensor | None = None  # [experts], only for the choice: balances load
+    products: Products = TORCH
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[tokens, hidden] to weights and expert ids, both [tokens, top_k]."""
-        routing = self.routing
+        routing, rule = self.routing, _rule_of(self.routing)
         logits = F.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
-        scores = logits.sigmoid() if routing.scoring == "sigmoid" else logits.softmax(-1)
+        if routing.groups is None:
+            return self.products.choose(logits, rule, self.correction)
+        scores = scores_of(logits, rule)
         wanted = scores if self.correction is None else scores + self.correction
-        if routing.groups is not None:
-            wanted = _within_groups(wanted, routing.groups)
-        chosen = wanted.topk(routing.top_k, dim=-1).indices
-        weights = scores.gather(1, chosen)
-        if routing.normalised:
-            weights = weights / (weights.sum(-1, keepdim=True) + TINY)
-        return weights * routing.scale, chosen
+        return take_best(scores, _within_groups(wanted, routing.groups), rule)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +173,11 @@ class SparseMlp:
         weights, chosen = self.router(whole_rows(normed))
         mixed = self.experts(normed, weights, chosen)
         return mixed if self.shared is None else mixed + self.shared(normed)
+
+
+def _rule_of(routing: Routing) -> ChoiceRule:
+    sigmoid = routing.scoring == "sigmoid"
+    return ChoiceRule(routing.top_k, sigmoid, routing.normalised, routing.scale)
 
 
 def _within_groups(wanted: Tensor, groups: ExpertGroups) -> Tensor:

@@ -14,6 +14,7 @@ from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
 from engine.models.expert_config import ExpertConfig
 from engine.models.experts import (
+    TORCH,
     Expert,
     LoopedExperts,
     Router,
@@ -136,6 +137,7 @@ def _router(
         loader.take(f"{name}.weight", count, config.hidden_size, dtype=exact),
         loader.take(f"{name}.bias", count, dtype=exact) if experts.router_bias else None,
         loader.take(correction, count, dtype=exact) if experts.correction else None,
+        TORCH if loader.storage is None else loader.storage.products,
     )
 
 

@@ -1,4 +1,4 @@
-"""A layer of experts' launches: sorting tokens, two grouped products, combining results."""
+"""A layer of experts' launches: choosing, sorting tokens, two grouped products, combining."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,6 +9,8 @@ from torch import Tensor
 from bench.gpu.row import Prepared, Row, Run
 from bench.gpu.rows.stored import EIGHT, FOUR, Formats
 from bench.gpu.shapes import Shape
+from engine.kernels.expert_choice import ChoiceRule
+from engine.kernels.gpu.expert_choice import choice_floor
 from engine.kernels.gpu.products import TritonProducts, product_floor
 from engine.kernels.gpu.sorting import combine_floor, sort_floor
 from engine.kernels.products import Route, TorchProducts
@@ -23,6 +25,7 @@ def rows(shape: Shape) -> Iterator[Row]:
         return
     width, hidden = shape.moe_intermediate_size, shape.hidden_size
     for tokens in (*shape.batches, shape.prefill):
+        yield Row("expert choice", f"{tokens} tokens", partial(_choice, shape, tokens))
         yield Row("expert sort", f"{tokens} tokens", partial(_sort, shape, tokens))
         yield Row("expert combine", f"{tokens} tokens", partial(_combine, shape, tokens))
         for name, outputs, inputs in (("in", 2 * width, hidden), ("out", hidden, width)):
@@ -30,6 +33,16 @@ def rows(shape: Shape) -> Iterator[Row]:
                 setting = f"{called}, {name} {outputs} x {inputs}, {tokens} tokens"
                 make = partial(_product, shape, form, (tokens, outputs, inputs))
                 yield Row("grouped product", setting, make)
+
+
+def _choice(shape: Shape, tokens: int, device: torch.device) -> Prepared:
+    logits = torch.randn(tokens, shape.num_experts, device=device)
+    rule = ChoiceRule(shape.num_experts_per_tok, normalised=True)
+    ours, twin = (
+        partial(one.choose, logits, rule, None) for one in (TritonProducts(), TorchProducts())
+    )
+    floor = choice_floor(tokens, shape.num_experts, shape.num_experts_per_tok)
+    return Prepared(ours, floor, twin, {"torch": lambda: twin})
 
 
 def _sort(shape: Shape, tokens: int, device: torch.device) -> Prepared:

@@ -15,7 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.expert_choice import ChoiceRule
 from engine.kernels.floor import Floor, Unit
+from engine.kernels.gpu.expert_choice import choose_experts
 from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
 from engine.kernels.gpu.rounding import quantize_rows
 from engine.kernels.gpu.sorting import combine, sort_by_expert
@@ -98,6 +100,12 @@ class TritonProducts:
     def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
         """See Products. Does not read the offsets on the host."""
         return _launch(rows, weight, bias, route)
+
+    def choose(
+        self, logits: Tensor, rule: ChoiceRule, correction: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See Products. One launch."""
+        return choose_experts(logits, rule, correction)
 
     def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
         """See Products. One launch."""
