@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
-from engine.kernels.gpu.gates import gate_floor
+from engine.kernels.gpu.gates import MOST_HELD, gate_floor
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.norms import norm_floor
 from engine.kernels.gpu.products import TritonProducts
@@ -122,9 +122,11 @@ def test_gates(
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_gate_wider_than_a_program_holds(group: int | None, device: torch.device) -> None:
+@pytest.mark.parametrize("width", [LONGEST + 77, MOST_HELD + 77])
+def test_a_gate_wider_than_usual_and_than_a_program_holds(
+    width: int, group: int | None, device: torch.device
+) -> None:
     kernels, rounded = rounding(group)
-    width = 2 * LONGEST + 77
     both = torch.randn(2, 2 * width, device=device)
     both[0, width - 1] = 1e3
     equal(rounded.gated(both, "silu"), quantize_rows_twin(kernels.gated(both, "silu"), group))

@@ -4,8 +4,9 @@ Computed in float32 and rounded once; bound by memory, see `gate_floor`. A tanh-
 x * sigmoid(2z), which is x / 2 * (1 + tanh(z)) and never overflows.
 
 For a product with fp8 weights the same launch quantizes the rows (`gated_quantized`), with the
-same bits as `quantize_rows`. The scale of a whole row is known only at its end, so a program
-reads and computes its row twice; the second read is from the cache.
+same bits as `quantize_rows`. The scale of a whole row is known only at its end. A program holds
+its row until then; a row that is longer than MOST_HELD is read and computed twice, the second
+time from the cache.
 """
 
 import torch
@@ -30,7 +31,7 @@ from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, QuantizedRows
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_pytorch_tanh": 2, "clamped_swiglu": 3}
 CLAMP = 1.702, 7.0
 """The alpha and the limit of gpt-oss's clamped_swiglu (engine/models/experts.py)."""
-NUMBERS_AT_ONCE = 1024
+NUMBERS_AT_ONCE, MOST_HELD = 1024, 16384
 ROOT_HALF = tl.constexpr(0.7071067811865476)
 TWICE_ROOT_TWO_OVER_PI = tl.constexpr(1.5957691216057308)
 CUBE = tl.constexpr(0.044715)
@@ -69,9 +70,11 @@ def gated_quantized(
     made = empty_quantized(rows, width, group, gate_up)
     bounds = {"KIND": kind, "MOST": E4M3_MAX, "LEAST": LEAST_SCALE}
     if rows and group is None:
+        block = triton.next_power_of_2(width)
+        block = block if block <= MOST_HELD else LONGEST
         _round_gate[(rows,)](
             gate_up, made.values, made.scales, gate_up.stride(0), width, alpha, limit,
-            **bounds, BLOCK=min(triton.next_power_of_2(width), LONGEST), num_warps=8,
+            **bounds, BLOCK=block, HELD=block >= width, num_warps=16 if block > LONGEST else 8,
         )  # fmt: skip
     elif rows and group is not None:
         _round_gate_groups[(rows, triton.cdiv(width, group * GROUPS))](
@@ -123,21 +126,27 @@ def _gate(
 def _round_gate(
     gate_up, values, scales, stride, width, alpha, limit,
     KIND: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr, BLOCK: tl.constexpr,
+    HELD: tl.constexpr,
 ):  # fmt: skip
     """A program: one row, with one scale."""
     row = tl.program_id(0).to(tl.int64)
     source, within = gate_up + row * stride, tl.arange(0, BLOCK)
-    largest, spoiled = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.int32)
-    for first in range(0, width, BLOCK):
-        made = _made(source, first + within, width, alpha, limit, KIND).to(tl.float32)
-        size, none = sizes_of(made)
-        largest, spoiled = tl.maximum(largest, size), spoiled + none
+    target = values + row * width
+    made = _made(source, within, width, alpha, limit, KIND).to(tl.float32)
+    largest, spoiled = sizes_of(made)
+    if not HELD:
+        for first in range(BLOCK, width, BLOCK):
+            more = _made(source, first + within, width, alpha, limit, KIND).to(tl.float32)
+            size, none = sizes_of(more)
+            largest, spoiled = tl.maximum(largest, size), spoiled + none
     scale = scale_of(tl.max(largest, 0), tl.sum(spoiled, 0), MOST, LEAST)
     tl.store(scales + row, scale)
-    for first in range(0, width, BLOCK):
-        at = first + within
-        made = _made(source, at, width, alpha, limit, KIND).to(tl.float32)
-        tl.store(values + row * width + at, e4m3(tl.div_rn(made, scale)), mask=at < width)
+    tl.store(target + within, e4m3(tl.div_rn(made, scale)), mask=within < width)
+    if not HELD:
+        for first in range(BLOCK, width, BLOCK):
+            at = first + within
+            more = _made(source, at, width, alpha, limit, KIND).to(tl.float32)
+            tl.store(target + at, e4m3(tl.div_rn(more, scale)), mask=at < width)
 
 
 @triton.jit(do_not_specialize=["rows"])
