@@ -43,10 +43,9 @@ def choose_experts_twin(
 ) -> tuple[Tensor, Tensor]:
     """Each token's experts by its logits [tokens, experts]: weights and ids, [tokens, top_k].
 
-    `correction` [experts] is added to scores for the choice alone. Without it a softmax would
-    choose as its logits do, which tie less often; so these decide.
+    `correction` [experts] is added to scores for the choice alone. Without it logits decide:
+    their order is that of scores, and they tie less often.
     """
     scores = scores_of(logits, rule)
-    if correction is not None:
-        return take_best(scores, scores + correction, rule)
-    return take_best(scores, scores if rule.sigmoid else logits, rule)
+    wanted = logits if correction is None else scores + correction
+    return take_best(scores, wanted, rule)

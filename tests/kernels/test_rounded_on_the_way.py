@@ -41,7 +41,7 @@ def both_equal(ours: DualRows, whole: Tensor, group: int | None) -> None:
     assert ours.group == group
     assert ours.dtype is whole.dtype
     away = torch.finfo(whole.dtype).eps if whole.is_cuda else 0.0
-    torch.testing.assert_close(ours.whole, whole, rtol=2 * away, atol=0, equal_nan=True)
+    torch.testing.assert_close(ours.whole, whole, rtol=4 * away, atol=0, equal_nan=True)
     equal(ours.quantized, quantize_rows_twin(ours.whole, group))
 
 

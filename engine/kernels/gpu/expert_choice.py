@@ -31,7 +31,6 @@ def _choose(
     wanted = x
     if SIGMOID:
         scores = tl.sigmoid(x)
-        wanted = scores
     else:
         powers = tl.exp(x - tl.maximum(tl.max(tl.where(x == x, x, LEAST), 0), LEAST))
         scores = tl.div_rn(powers, tl.sum(powers, 0))
