@@ -42,20 +42,23 @@ def _wanted_first(batches: Sequence[int]) -> Sequence[int]:
 
 def decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
     """Decode steps of `batch` sequences, each with the shape's context and some more tokens."""
+    from bench.gpu.counting import used_experts
     from bench.gpu.engines import room_of
 
     ours, shape = loaded.on(device), loaded.shape
     names = ours.arrive(batch, shape.context, room_of(shape))
-    floor = step_floor(shape, batch)
-    return Prepared(
-        partial(ours.step, batch), floor, steps=True, close=partial(ours.end, names)
-    )
+    step = partial(ours.step, batch)
+    floor = step_floor(shape, batch, used_experts(ours, step))
+    return Prepared(step, floor, steps=True, close=partial(ours.end, names))
 
 
 def _prefill(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
+    from bench.gpu.counting import used_experts
+
     ours = loaded.on(device)
-    floor = prompt_floor(loaded.shape, tokens)
-    return Prepared(partial(ours.prompt, tokens), floor, steps=True)
+    run = partial(ours.prompt, tokens)
+    floor = prompt_floor(loaded.shape, tokens, used_experts(ours, run))
+    return Prepared(run, floor, steps=True)
 
 
 def _without_graphs(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:

@@ -1,0 +1,45 @@
+"""The floor of a step of experts has the weights of those that its tokens choose."""
+
+import pytest
+import torch
+
+from bench.gpu.engines import Loaded
+from bench.gpu.rows.steps import decode
+from bench.gpu.shapes import SHAPES
+from bench.gpu.work import step_floor
+from engine.kernels.products import TorchProducts
+from engine.running.device import DeviceRunner
+from tests.fakes.device import FakeAccelerator
+
+CPU, BATCH = torch.device("cpu"), 3
+
+
+@pytest.mark.parametrize("used", [1, 2])
+def test_experts_are_counted(used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tokens choose the same two experts, or the same one twice."""
+    shape = SHAPES["tiny-experts"]
+    loaded = Loaded(shape, FakeAccelerator(products=TorchProducts()))
+    runner = loaded.on(CPU).runner
+    assert isinstance(runner, DeviceRunner)
+    before = runner.graphs, runner.pieces
+    choose, sort = TorchProducts.choose, TorchProducts.sort
+
+    def chosen(self: TorchProducts, *asked: object) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, ids = choose(self, *asked)  # type: ignore[arg-type]
+        return weights, ids.new_tensor([0, used - 1]).expand_as(ids)
+
+    monkeypatch.setattr(TorchProducts, "choose", chosen)
+    prepared = decode(loaded, BATCH, CPU)
+    assert prepared.floor == step_floor(shape, BATCH, used)
+    assert prepared.floor.bytes < step_floor(shape, BATCH).bytes
+    assert (runner.graphs, runner.pieces) == before
+    assert TorchProducts.sort is sort
+    prepared.close()
+
+
+def test_a_dense_model_has_none_to_count() -> None:
+    shape = SHAPES["tiny"]
+    loaded = Loaded(shape, FakeAccelerator())
+    prepared = decode(loaded, BATCH, CPU)
+    assert prepared.floor == step_floor(shape, BATCH)
+    prepared.close()
