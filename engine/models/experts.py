@@ -7,7 +7,7 @@ does not depend on what else is in the batch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -21,8 +21,6 @@ from engine.kernels.products import Products, Route, TorchProducts
 from engine.kernels.rows import Rows, whole_rows
 from engine.models.mlp import Activation, Gate, GatedMlp
 from engine.models.routing import ExpertGroups, Routing
-
-TORCH = TorchProducts()
 
 
 def gated(both: Tensor, activate: Activation = F.silu) -> Tensor:
@@ -49,7 +47,7 @@ class Router:
     weight: Tensor  # [experts, hidden]
     bias: Tensor | None = None  # [experts], part of the score
     correction: Tensor | None = None  # [experts], only for the choice: balances load
-    products: Products = TORCH
+    products: Products = field(default_factory=TorchProducts)
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[tokens, hidden] to weights and expert ids, both [tokens, top_k]."""

@@ -10,11 +10,11 @@ from engine.checkpoints import mxfp4
 from engine.checkpoints.storage import ExpertStack, in_order, stack_linears
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import CLAMPED, Linear
+from engine.kernels.products import TorchProducts
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
 from engine.models.expert_config import ExpertConfig
 from engine.models.experts import (
-    TORCH,
     Expert,
     LoopedExperts,
     Router,
@@ -137,7 +137,7 @@ def _router(
         loader.take(f"{name}.weight", count, config.hidden_size, dtype=exact),
         loader.take(f"{name}.bias", count, dtype=exact) if experts.router_bias else None,
         loader.take(correction, count, dtype=exact) if experts.correction else None,
-        TORCH if loader.storage is None else loader.storage.products,
+        TorchProducts() if loader.storage is None else loader.storage.products,
     )
 
 

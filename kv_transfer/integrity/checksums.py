@@ -31,9 +31,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Blocks: TypeAlias = "Bytes | torch.Tensor"
 """[blocks, bytes]"""
 BYTES_AT_ONCE = 16 << 20
-DEVICE_BYTES_AT_ONCE = (
-    256 << 20
-)  # a launch costs more than its bytes: a GPU reads 256 in 0.1 ms
+DEVICE_BYTES_AT_ONCE = 256 << 20  # which take 0.1 ms: less would take as long as a launch
 LINE = f"V{LINE_BYTES}"
 FEWEST_LINES, WORD_BYTES = 4, 8  # of what is summed on a device
 Lines: TypeAlias = tuple[int, int]

@@ -16,9 +16,9 @@ def choose_transports(regions: Sequence[Region], variables: MutableMapping[str, 
     """Restrict UCX to CPU transports, unless a region is on a device or UCX_TLS is set.
 
     With a device UCX chooses by itself among CUDA IPC, RDMA and others. Where it sees no NVLink
-    it would not read by CUDA IPC, not even within one GPU, but through main memory and TCP, a
-    hundred times slower; so that is switched on, unless it is set. Memory from torch's
-    expandable segments can only be copied through main memory, which is logged.
+    it would not read by CUDA IPC, not even within one GPU, but through main memory and TCP, 500
+    times slower; so that is switched on, unless it is set. Memory from torch's expandable
+    segments can only be copied through main memory, which is logged.
     """
     if all(region.device == "cpu" for region in regions):
         variables.setdefault("UCX_TLS", CPU_TRANSPORTS)

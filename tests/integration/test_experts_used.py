@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bench.engine.ours import OurEngine
 from bench.gpu.engines import Loaded
 from bench.gpu.rows.steps import decode
 from bench.gpu.shapes import SHAPES
@@ -37,9 +38,10 @@ def test_experts_are_counted(used: int, monkeypatch: pytest.MonkeyPatch) -> None
     prepared.close()
 
 
-def test_a_dense_model_has_none_to_count() -> None:
+def test_a_dense_model_has_none_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is a step run for it."""
+    monkeypatch.setattr(OurEngine, "step", None)
     shape = SHAPES["tiny"]
-    loaded = Loaded(shape, FakeAccelerator())
-    prepared = decode(loaded, BATCH, CPU)
+    prepared = decode(Loaded(shape, FakeAccelerator()), BATCH, CPU)
     assert prepared.floor == step_floor(shape, BATCH)
     prepared.close()

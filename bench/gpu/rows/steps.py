@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bench.gpu.row import Prepared, Row
+from bench.gpu.row import Prepared, Row, Run
 from bench.gpu.shapes import Shape
 from bench.gpu.work import prompt_floor, step_floor
 
 if TYPE_CHECKING:
+    from bench.engine.ours import OurEngine
     from bench.gpu.engines import Loaded
 
 
@@ -42,23 +43,27 @@ def _wanted_first(batches: Sequence[int]) -> Sequence[int]:
 
 def decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
     """Decode steps of `batch` sequences, each with the shape's context and some more tokens."""
-    from bench.gpu.counting import used_experts
     from bench.gpu.engines import room_of
 
     ours, shape = loaded.on(device), loaded.shape
     names = ours.arrive(batch, shape.context, room_of(shape))
     step = partial(ours.step, batch)
-    floor = step_floor(shape, batch, used_experts(ours, step))
+    floor = step_floor(shape, batch, _experts(loaded, ours, step))
     return Prepared(step, floor, steps=True, close=partial(ours.end, names))
 
 
 def _prefill(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
-    from bench.gpu.counting import used_experts
-
     ours = loaded.on(device)
     run = partial(ours.prompt, tokens)
-    floor = prompt_floor(loaded.shape, tokens, used_experts(ours, run))
+    floor = prompt_floor(loaded.shape, tokens, _experts(loaded, ours, run))
     return Prepared(run, floor, steps=True)
+
+
+def _experts(loaded: "Loaded", ours: "OurEngine", run: Run) -> float | None:
+    """Experts of a layer that `run` uses; None for a dense model, for which nothing is run."""
+    from bench.gpu.counting import used_experts
+
+    return used_experts(ours, run) if loaded.shape.num_experts else None
 
 
 def _without_graphs(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
