@@ -40,8 +40,10 @@ def test_experts_are_counted(used: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_dense_model_has_none_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is a step run for it."""
-    monkeypatch.setattr(OurEngine, "step", None)
+    steps = list[int]()
+    monkeypatch.setattr(OurEngine, "step", lambda _, batch: steps.append(batch))
     shape = SHAPES["tiny"]
     prepared = decode(Loaded(shape, FakeAccelerator()), BATCH, CPU)
     assert prepared.floor == step_floor(shape, BATCH)
+    assert steps == []
     prepared.close()
