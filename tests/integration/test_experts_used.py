@@ -43,7 +43,8 @@ def test_a_dense_model_has_none_to_count(monkeypatch: pytest.MonkeyPatch) -> Non
     steps = list[int]()
     monkeypatch.setattr(OurEngine, "step", lambda _, batch: steps.append(batch))
     shape = SHAPES["tiny"]
-    prepared = decode(Loaded(shape, FakeAccelerator()), BATCH, CPU)
+    loaded = Loaded(shape, FakeAccelerator(products=TorchProducts()))
+    prepared = decode(loaded, BATCH, CPU)
     assert prepared.floor == step_floor(shape, BATCH)
     assert steps == []
     prepared.close()
