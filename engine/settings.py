@@ -1,5 +1,6 @@
 """What an operator can choose about an engine. Torch-free: read before torch is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -8,6 +9,7 @@ from msgspec import Meta
 
 MOST_SPECULATIVE_TOKENS = 64
 LONGEST_LOOKUP = 64
+LORA_FLAG = "--lora-modules"
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +39,40 @@ def read_speculative_config(text: str) -> SpeculativeConfig:
         raise ValueError(f"--speculative-config: {error}") from error
 
 
+class LoraModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A LoRA adapter: the `name` that requests give as their model, and the folder at `path`.
+
+    `base_model_name` is vLLM's, and is not used.
+    """
+
+    name: Annotated[str, Meta(min_length=1)]
+    path: Annotated[str, Meta(min_length=1)]
+    base_model_name: str | None = None
+
+
+def read_lora_modules(texts: Sequence[str]) -> tuple[LoraModule, ...]:
+    """Parse each `name=path`, or JSON as vLLM's; raises a ValueError that names the setting."""
+    found = dict[str, LoraModule]()
+    for text in texts:
+        module = _read_lora_module(text)
+        if module.name in found:
+            raise ValueError(f"{LORA_FLAG}: two adapters have the name {module.name}")
+        found[module.name] = module
+    return tuple(found.values())
+
+
+def _read_lora_module(text: str) -> LoraModule:
+    name, equals, path = text.partition("=")
+    try:
+        if text.lstrip().startswith("{"):
+            return msgspec.json.decode(text, type=LoraModule)
+        if not equals:
+            raise ValueError(f"{LORA_FLAG} {text}: it has to be name=path")
+        return msgspec.convert({"name": name, "path": path}, LoraModule)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{LORA_FLAG} {text}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """An engine's settings. None means: as the checkpoint or the machine suggests.
@@ -50,7 +86,8 @@ class EngineConfig:
     `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such tier. `load_format`
     is `auto` or `safetensors`, or `dummy`: weights generated from `seed`.
     `tensor_parallel_size` is the number of ranks that share the model; if more than one, the
-    other ranks are started before the engine is opened.
+    other ranks are started before the engine is opened. `lora_modules` are the LoRA adapters
+    that requests may name, in the form that `read_lora_modules` reads.
     """
 
     model: str
@@ -71,6 +108,7 @@ class EngineConfig:
     threads: int | None = None
     cpu_kernels: str = "auto"
     quantization: str | None = None
+    lora_modules: tuple[str, ...] = ()
     speculative_config: str | None = None
     kv_offloading_size: float | None = None
     kv_disk_path: str | None = None

@@ -220,7 +220,7 @@ class Simulation:
     def _finish(self, node: Node, ride: _SimulatedRequest, job: SimulatedJob) -> None:
         arrival, flight = ride.arrival, ride.flight
         request = arrival.request
-        names = hash_prefixes("", request.prompt + arrival.answer, job.names)
+        names = hash_prefixes(b"", request.prompt + arrival.answer, job.names)
         self._machines[node.node_id].keep(names)
         ride.outcome.finish_s = self.now - arrival.at
         end = TokenEvent(arrival.answer[1:], FinishReason.LENGTH)

@@ -69,4 +69,4 @@ class RoutingQuery:
     def of(cls, request: Request, now: float) -> "RoutingQuery":
         """The query for a request, with the prefix hashes of its tokens."""
         tokens = request.tokens
-        return cls(request, now, hash_prefixes(request.cache_salt, tokens), len(tokens))
+        return cls(request, now, hash_prefixes(request.cache_namespace, tokens), len(tokens))

@@ -25,13 +25,13 @@ def place(name: str) -> CacheLocation:
 
 
 def ask(prompt: tuple[int, ...], salt: str = "") -> PrefixHashes:
-    return hash_prefixes(salt, prompt)
+    return hash_prefixes(salt.encode(), prompt)
 
 
 def remember(
     known: Conversations, prompt: tuple[int, ...], said: tuple[int, ...], at: Node
 ) -> None:
-    known.remember(hash_prefixes("", (*prompt, *said)), len(prompt), at)
+    known.remember(hash_prefixes(b"", (*prompt, *said)), len(prompt), at)
 
 
 def test_the_next_turn_is_known() -> None:

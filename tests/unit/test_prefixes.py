@@ -31,33 +31,33 @@ def prompt(begin: int, strides: int) -> tuple[int, ...]:
 
 
 def send(prefixes: PrefixIndex, to: Node, tokens: tuple[int, ...], cached: int = 0) -> None:
-    prefixes.send(to, hash_prefixes("", tokens)).computed(cached)
+    prefixes.send(to, hash_prefixes(b"", tokens)).computed(cached)
 
 
 def test_names_go_on_where_they_were() -> None:
     tokens = prompt(7, 5)
-    known = hash_prefixes("s", tokens[: 2 * STRIDE])
-    assert hash_prefixes("s", tokens, known) == hash_prefixes("s", tokens)
-    assert hash_prefixes("s", tokens)[:2] == known
-    assert not set(hash_prefixes("", tokens)) & set(hash_prefixes("s", tokens))
+    known = hash_prefixes(b"s", tokens[: 2 * STRIDE])
+    assert hash_prefixes(b"s", tokens, known) == hash_prefixes(b"s", tokens)
+    assert hash_prefixes(b"s", tokens)[:2] == known
+    assert not set(hash_prefixes(b"", tokens)) & set(hash_prefixes(b"s", tokens))
 
 
 def test_the_longest_common_part_is_known() -> None:
     prefixes, tokens = PrefixIndex(), prompt(0, 4)
     send(prefixes, node(0), tokens)
     other = (*tokens[: 2 * STRIDE], *prompt(10_000, 3))
-    assert prefixes.cached(node(0), hash_prefixes("", other)) == 2 * STRIDE
-    assert prefixes.cached(node(1), hash_prefixes("", other)) == 0
+    assert prefixes.cached(node(0), hash_prefixes(b"", other)) == 2 * STRIDE
+    assert prefixes.cached(node(1), hash_prefixes(b"", other)) == 0
     send(prefixes, node(1), other)
-    assert prefixes.holders(hash_prefixes("", other), 2) == ["1a", "0a"]
+    assert prefixes.holders(hash_prefixes(b"", other), 2) == ["1a", "0a"]
 
 
 def test_another_start_of_a_node_has_nothing() -> None:
     prefixes, tokens = PrefixIndex(), prompt(0, 4)
     send(prefixes, node(0), tokens)
     send(prefixes, node(0, "b"), prompt(50_000, 1))
-    assert prefixes.cached(node(0, "b"), hash_prefixes("", tokens)) == 0
-    assert prefixes.cached(node(0), hash_prefixes("", tokens)) == 0
+    assert prefixes.cached(node(0, "b"), hash_prefixes(b"", tokens)) == 0
+    assert prefixes.cached(node(0), hash_prefixes(b"", tokens)) == 0
     assert len(prefixes) == 1
 
 
@@ -66,11 +66,11 @@ def test_a_node_keeps_what_it_has_room_for_and_the_latest() -> None:
     for number in range(4):
         send(prefixes, small, prompt(100_000 * number, 4))
     assert len(prefixes) == 10
-    assert prefixes.cached(small, hash_prefixes("", prompt(300_000, 4))) == 4 * STRIDE
+    assert prefixes.cached(small, hash_prefixes(b"", prompt(300_000, 4))) == 4 * STRIDE
     assert (
-        prefixes.cached(small, hash_prefixes("", prompt(100_000, 4))) == 2 * STRIDE
+        prefixes.cached(small, hash_prefixes(b"", prompt(100_000, 4))) == 2 * STRIDE
     )  # beginnings
-    assert prefixes.cached(small, hash_prefixes("", prompt(0, 4))) == 0
+    assert prefixes.cached(small, hash_prefixes(b"", prompt(0, 4))) == 0
 
 
 def test_what_is_known_is_bounded() -> None:
@@ -86,18 +86,18 @@ def test_who_had_less_has_forgotten_what_is_older_too() -> None:
     for tokens in (old, missed, late):
         send(prefixes, node(0), tokens)
     send(prefixes, node(0), missed, cached=STRIDE)
-    assert prefixes.cached(node(0), hash_prefixes("", old)) == 0
-    assert prefixes.cached(node(0), hash_prefixes("", missed)) == 4 * STRIDE
-    assert prefixes.cached(node(0), hash_prefixes("", late)) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes(b"", old)) == 0
+    assert prefixes.cached(node(0), hash_prefixes(b"", missed)) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes(b"", late)) == 4 * STRIDE
 
 
 def test_what_is_still_on_its_way_is_not_taken_for_forgotten() -> None:
     prefixes, tokens = PrefixIndex(), prompt(0, 4)
     send(prefixes, node(0), prompt(500_000, 4))
-    first = prefixes.send(node(0), hash_prefixes("", tokens))
-    prefixes.send(node(0), hash_prefixes("", tokens)).computed(0)
+    first = prefixes.send(node(0), hash_prefixes(b"", tokens))
+    prefixes.send(node(0), hash_prefixes(b"", tokens)).computed(0)
     first.computed(0)
-    assert prefixes.cached(node(0), hash_prefixes("", prompt(500_000, 4))) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes(b"", prompt(500_000, 4))) == 4 * STRIDE
 
 
 def test_a_prompt_that_is_all_there_but_its_last_block_is_not_taken_for_forgotten() -> None:
@@ -105,7 +105,7 @@ def test_a_prompt_that_is_all_there_but_its_last_block_is_not_taken_for_forgotte
     for tokens in (old, again):
         send(prefixes, node(0), tokens)
     send(prefixes, node(0), again, cached=3 * STRIDE)  # it runs at least one block
-    assert prefixes.cached(node(0), hash_prefixes("", old)) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes(b"", old)) == 4 * STRIDE
 
 
 @pytest.mark.parametrize(("scored", "known"), [(None, 0), (1, 4 * STRIDE)])
@@ -120,11 +120,11 @@ def test_a_prompt_that_is_run_to_be_scored_says_nothing_of_what_is_forgotten(
     for event in (PromptEvent(0), TokenEvent((1,))):
         flight.record_event(one, event, 1.0)
     flight.release(2.0)
-    assert books.prefixes.cached(one, hash_prefixes("", old)) == known
+    assert books.prefixes.cached(one, hash_prefixes(b"", old)) == known
 
 
 def test_what_is_there_by_the_nodes_own_word_is_not_taken_back() -> None:
-    prefixes, names = PrefixIndex(), hash_prefixes("", prompt(0, 6))
+    prefixes, names = PrefixIndex(), hash_prefixes(b"", prompt(0, 6))
     prefixes.send(node(0), names).take_back(3 * STRIDE + 16)
     assert prefixes.cached(node(0), names) == 3 * STRIDE
     assert prefixes.holders(names[:4], 2) == ["0a"]
