@@ -2,24 +2,28 @@
 
 import logging
 import os
+from dataclasses import replace
 
 import torch
 
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory, KvMemoryArgs
+from engine.checkpoints.adapter_folders import adapter_folders, adapter_variant
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.end_tokens import end_tokens
-from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import ROUNDINGS, LinearFactory, open_storage
-from engine.errors import EngineError, KernelsUnavailable, UnusableCheckpoint, UnusableTier
+from engine.errors import (
+    EngineError,
+    UnusableAdapter,
+    UnusableCheckpoint,
+    UnusableTier,
+)
 from engine.grammars.compiling import load_grammars
-from engine.kernels.contract import Kernels
-from engine.kernels.cpu.native import CpuKernels, open_kernels
+from engine.kernels.cpu.native import CpuKernels
 from engine.models.choosing import AnyConfig, kv_variant, load_model, read_config
-from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.model import Model
 from engine.models.shards import FLAG
+from engine.placing import dtype_of, log_quantization, placement
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
 from engine.pooling.loading import load_pooler
@@ -35,7 +39,7 @@ from engine.running.replaying import host_runner
 from engine.running.runner import Runner
 from engine.scheduling.drafting import NgramDrafter
 from engine.scheduling.sequence_manager import Limits
-from engine.settings import EngineConfig, read_speculative_config
+from engine.settings import LORA_FLAG, EngineConfig, read_speculative_config
 from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
 from engine.sizing import batch_tokens, check_fits, limits_of, max_len_of, num_blocks
@@ -43,7 +47,6 @@ from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
 log = logging.getLogger(__name__)
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's variable: huge pages for 2 MiB and more
 
 
@@ -60,6 +63,8 @@ def open_engine(
         return _decoder_engine(checkpoint, config, followers, transfer_bytes=transfer_bytes)
     if config.dummy_seed is not None:
         raise UnusableCheckpoint("--load-format dummy: encoders want their own weights")
+    if config.lora_modules:
+        raise UnusableAdapter(f"{LORA_FLAG}: encoders have no adapters here")
     if config.quantization is not None:
         raise UnusableCheckpoint("--quantization: encoders run with the weights that they have")
     for flag, asked in (
@@ -72,7 +77,7 @@ def open_engine(
     OpenDevice.of(config, config.device)  # refuses a device that does not exist
     device, width = torch.device(config.device), checkpoint.config.get("hidden_size")
     limits = Limits(batch_tokens(config, device, width), config.max_num_seqs)
-    return load_encoder(checkpoint, config, _dtype(config, checkpoint), limits)
+    return load_encoder(checkpoint, config, dtype_of(config, checkpoint), limits)
 
 
 def load_engine(
@@ -149,14 +154,14 @@ def _load_part(
     group: RankGroup | None,
 ) -> tuple[Model, KvMemoryArgs]:
     """All weights, or one rank's, and KvMemory's arguments; all ranks have as many blocks."""
-    dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
-    kernels, max_len = _kernels(config, dtype, device, opened), max_len_of(config, shape)
-    storage = _storage(config, shape, device, opened)
-    place = Placement(dtype, device, kernels, group, storage)
+    dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
+    max_len, place = max_len_of(config, shape), placement(config, shape, dtype, device, opened)
+    place = replace(place, group=group)
+    kernels = place.kernels
     model = load_model(checkpoint, shape, max_len, place)
     if isinstance(kernels, CpuKernels):
         kernels.move_to_large_pages()
-    _log_quantization(config, place)
+    log_quantization(config, place)
     kv = model.kv_shape
     block_bytes = config.block_size * kv.numbers * dtype.itemsize
 
@@ -198,13 +203,18 @@ def _decoder_engine(
     prepare_torch(threads_of(config))
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, 0)
     opened = OpenDevice.of(config, str(device), accelerator, transfer_bytes)
-    dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
+    dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
     max_len = max_len_of(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
     model, memory, runner = _load_whole(checkpoint, config, shape, device, opened, followers)
     kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
-    parts = checkpoint.made_of(kv_variant(shape, max_len, config.quantization))
+    folders = adapter_folders(config.lora_modules)
+    variant = {
+        **kv_variant(shape, max_len, config.quantization),
+        **adapter_variant(folders),
+    }
+    parts = checkpoint.made_of(variant)
     info = EngineInfo(
         fingerprint_of(parts),
         max_len,
@@ -216,6 +226,7 @@ def _decoder_engine(
         config.enable_prefix_caching,
         *(kv.layers, kv.parts, kv.width),
         made_of=parts,
+        adapters=tuple(folders),
     )
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler, runner=runner)
     if opened is not None:
@@ -245,56 +256,3 @@ def prepare_torch(threads: int) -> None:
     """
     os.environ.setdefault(LARGE_PAGES, "1")
     torch.set_num_threads(threads)
-
-
-def _kernels(
-    config: EngineConfig, dtype: torch.dtype, device: torch.device, opened: OpenDevice | None
-) -> Kernels | None:
-    """The CPU kernels, if used; raises KernelsUnavailable if the settings need them."""
-    if opened is not None and config.quantization in (None, *ROUNDINGS):
-        return opened.accelerator.kernels
-    kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
-    if config.quantization is None or config.quantization in ROUNDINGS:
-        return kernels
-    wanted = f"--quantization {config.quantization}"
-    if kernels is None:
-        raise KernelsUnavailable(f"{wanted} needs the compiled CPU kernels")
-    if dtype is not torch.bfloat16:
-        raise UnusableCheckpoint(f"{wanted} goes with bfloat16, and --dtype is {dtype}")
-    kernels.quantize()
-    return kernels
-
-
-def _storage(
-    config: EngineConfig, shape: AnyConfig, device: torch.device, opened: OpenDevice | None
-) -> LinearFactory | None:
-    """Raises KernelsUnavailable, or UnusableCheckpoint if weights would be quantized twice."""
-    packing = shape.packing if isinstance(shape, ModelConfig) else None
-    if packing is not None and config.quantization is not None:
-        raise UnusableCheckpoint(
-            f"--quantization {config.quantization}: the checkpoint is quantized already, "
-            f"in {packing.layout}"
-        )
-    rounding = config.quantization if config.quantization in ROUNDINGS else None
-    products = kernels = None
-    if opened is not None:
-        products, kernels = opened.accelerator.products, opened.accelerator.kernels
-    return open_storage(rounding, packing, config.cpu_kernels, device, products, kernels)
-
-
-def _log_quantization(config: EngineConfig, place: Placement) -> None:
-    """Log the error that quantization made; raises if nothing was quantized."""
-    if config.quantization is None:
-        return
-    told = place.kernels.quantizer if isinstance(place.kernels, CpuKernels) else place.storage
-    if told is None or not told.errors:
-        raise UnusableCheckpoint("--quantization: no product of this model can be quantized")
-    if log.isEnabledFor(logging.INFO):  # computing it waits for the device
-        log.info("%s", told.summary())
-
-
-def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> torch.dtype:
-    name = checkpoint.dtype if config.dtype == "auto" else config.dtype
-    if name not in DTYPES:
-        raise UnusableCheckpoint(f"dtype {name} is not one of {', '.join(DTYPES)}")
-    return DTYPES[name]

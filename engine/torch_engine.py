@@ -13,7 +13,7 @@ from engine.api import (
     StepResult,
 )
 from engine.attention.kv_memory import KvMemory
-from engine.errors import EmptyPrompt, UnknownToken, UnsupportedTask
+from engine.errors import EmptyPrompt, UnknownAdapter, UnknownToken, UnsupportedTask
 from engine.models.model import Model
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
@@ -213,9 +213,17 @@ class TorchEngine:
         if not tokens:
             raise EmptyPrompt(f"{request.request_id}: no tokens")
         self._check_tokens(request.request_id, tokens)
-        seq = Sequence(request, self.eos, parks)
+        seq = Sequence(request, self.eos, parks, adapter=self._adapter_of(request))
         self.sampler.check(seq)
         return seq
+
+    def _adapter_of(self, request: Request) -> int | None:
+        if request.adapter is None:
+            return None
+        if request.adapter not in self.info.adapters:
+            told = f"{request.request_id}: there is no adapter {request.adapter}"
+            raise UnknownAdapter(told, "model")
+        return self.info.adapters.index(request.adapter)
 
     def _check_tokens(self, request_id: RequestId, tokens: Seq[int]) -> None:
         vocabulary = self.decoder.config.vocab_size

@@ -74,6 +74,11 @@ class Plan(NamedTuple):
     sources: Sequence[int] = ()
 
     @property
+    def has_adapters(self) -> bool:
+        """Whether any sequence has a LoRA adapter."""
+        return any(span.adapter is not None for span in (*self.singles, *self.chunks))
+
+    @property
     def picks_all(self) -> bool:
         """Whether a token is drawn behind each row."""
         return len(self.picks) == len(self.tokens)

@@ -125,18 +125,20 @@ def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:
 
     With a `dummy_seed` no weights are needed.
     """
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        if model.startswith(("/", ".", "~")):
-            raise UnusableCheckpoint(f"{model} is no folder")
-        folder = _fetch(model, FETCHED if dummy_seed is None else FETCHED_OF_DUMMIES)
+    folder = fetch(model, FETCHED if dummy_seed is None else FETCHED_OF_DUMMIES)
     config = folder / "config.json"
     if not config.exists():
         raise UnusableCheckpoint(f"{config} is missing")
     return Checkpoint(folder, read_json(config), dummy_seed)
 
 
-def _fetch(model: str, patterns: Sequence[str]) -> Path:
+def fetch(model: str, patterns: Sequence[str]) -> Path:
+    """The folder, or else the files of these patterns of a name on the hub, downloaded."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if model.startswith(("/", ".", "~")):
+        raise UnusableCheckpoint(f"{model} is no folder")
     # seldom needed, and slow to import
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (

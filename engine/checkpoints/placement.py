@@ -1,11 +1,14 @@
 """Where a model's weights go: dtype, device, kernels, ranks and linear layers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from engine.checkpoints.storage import LinearFactory
 from engine.kernels.contract import Kernels
+from engine.kernels.products import Products, TorchProducts
+from engine.lora.adapter import LoraAdapter
 from engine.sharding.group import RankGroup
 
 
@@ -13,7 +16,8 @@ from engine.sharding.group import RankGroup
 class Placement:
     """How to load a model. `group`: the tensor-parallel ranks; None: a single process.
 
-    `storage` None: engine/checkpoints/linear.py makes the linear layers, for a CPU.
+    `storage` None: engine/checkpoints/linear.py makes the linear layers, for a CPU. `adapters`
+    are put around the linear layers that they change.
     """
 
     dtype: torch.dtype
@@ -21,3 +25,9 @@ class Placement:
     kernels: Kernels | None = None
     group: RankGroup | None = None
     storage: LinearFactory | None = None
+    adapters: Sequence[LoraAdapter] = ()
+
+    @property
+    def products(self) -> Products:
+        """What multiplies with the weights of adapters."""
+        return TorchProducts() if self.storage is None else self.storage.products

@@ -29,16 +29,15 @@ from engine.checkpoints.packed import (
 from engine.checkpoints.packing import Packing
 from engine.checkpoints.storage import ExpertStack, LinearFactory
 from engine.checkpoints.store import File, Tensors, TensorStore
+from engine.checkpoints.text_names import WRAPPED, text_name
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.weights import Weight, concat_outputs, reordered, same_input_order
+from engine.lora.layers import LoraLayers
 from engine.sharding.group import RankGroup
 
 WEIGHT = ".weight"
-WRAPPED = "model."  # the tensors of a model that was saved without its head lack this
 MAPPED_BYTES = 1 << 20
-TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
-OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_")
 
 
 Parts = Callable[[Mapping[str, File]], Mapping[str, Tensors]]
@@ -69,6 +68,7 @@ class WeightLoader:
     storage: LinearFactory | None = None
     packing: Packing | None = None
     group: RankGroup | None = None
+    adapters: LoraLayers | None = None
 
     def __contains__(self, name: str) -> bool:
         """Whether the tensor exists and has not been taken yet."""
@@ -121,7 +121,22 @@ class WeightLoader:
         """Fuse several linear layers of the same input (as q, k and v) into one.
 
         Their output rows are concatenated, then permuted by `order` [outputs] if it is given.
+        Their LoRA adapters are fused likewise.
         """
+        fused = self._fuse(at, parts, inputs, bias=bias, order=order)
+        if self.adapters is None:
+            return fused
+        return self.adapters.around(fused, at, parts, inputs, order)
+
+    def _fuse(
+        self,
+        at: str,
+        parts: Mapping[str, int],
+        inputs: int,
+        *,
+        bias: bool,
+        order: Tensor | None,
+    ) -> Linear:
         if all(self._packs(f"{at}{name}") for name in parts):
             return self._fuse_packed(at, parts, inputs, bias=bias, order=order)
         if len(parts) == 1 and order is None:
@@ -231,12 +246,8 @@ class WeightLoader:
         """Keep only the language model of a multimodal checkpoint, under its plain names."""
         kept = dict[str, Tensors]()
         for name, file in self.files.items():
-            if name.startswith(TEXT_PARTS):
-                ours = name.removeprefix("model.").removeprefix("language_model.")
-                ours = ours if ours.startswith((WRAPPED, "lm_head.")) else WRAPPED + ours
-                kept[ours] = _Renamed(file, name)
-            elif not name.startswith(OTHER_PARTS):
-                kept[name] = file
+            if (ours := text_name(name)) is not None:
+                kept[ours] = file if ours == name else _Renamed(file, name)
         self.files = kept
 
     def drop_all(self, at: str) -> None:
@@ -246,7 +257,12 @@ class WeightLoader:
             self.drop(name)
 
     def check_all_taken(self) -> None:
-        """Raises UnusableCheckpoint if tensors are left: they belong to another model."""
+        """Raises UnusableCheckpoint if tensors are left: they belong to another model.
+
+        Raises UnusableAdapter if factors of an adapter are left.
+        """
+        if self.adapters is not None:
+            self.adapters.check_all_taken()
         if left := sorted(self.files):
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.expert_choice import ChoiceRule, choose_experts_twin
+from engine.kernels.lora import AdapterStack, SortedRows, add_adapters_twin
 from engine.kernels.rows import Rows
 from engine.kernels.weights import Weight, quantized_inputs, wide
 
@@ -63,6 +64,14 @@ class Products(Protocol):
         [experts + 1] int32.
         """
 
+    def add_adapters(
+        self, outputs: Tensor, inputs: Tensor, rows: SortedRows, stack: AdapterStack
+    ) -> Tensor:
+        """Add to `outputs` [rows, outputs] what each row's LoRA adapter makes of its `inputs`.
+
+        Returns `outputs`, which are changed.
+        """
+
     def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
         """The sum of [tokens, top_k, size] weighted by [tokens, top_k], in order of choice."""
 
@@ -102,6 +111,12 @@ class TorchProducts:
         ids, order = chosen.flatten().sort(stable=True)
         firsts = torch.arange(experts + 1, device=ids.device)
         return order.int(), torch.searchsorted(ids, firsts, out_int32=True)
+
+    def add_adapters(
+        self, outputs: Tensor, inputs: Tensor, rows: SortedRows, stack: AdapterStack
+    ) -> Tensor:
+        """See Products."""
+        return add_adapters_twin(outputs, inputs, rows, stack)
 
     def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
         """See Products."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.placement import Placement
-from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
+from engine.errors import UnsupportedArchitecture, UnusableAdapter, UnusableCheckpoint
 from engine.models.adapter import AdaptedConfig, read_adapted_config
 from engine.models.adapting import load_adapted
 from engine.models.config import ModelConfig, parse_config
@@ -49,6 +49,10 @@ def load_model(
 ) -> Model:
     """Read all weights, for sequences up to `max_len`; raises UnusableCheckpoint."""
     if isinstance(config, AdaptedConfig):
+        if place.adapters:
+            raise UnusableAdapter(
+                "LoRA adapters are for models that our own code runs, not transformers'"
+            )
         return load_adapted(checkpoint, config, place.dtype, place.device, place.kernels)
     return load_decoder(checkpoint, config, max_len, place)
 

@@ -18,7 +18,9 @@ from engine.attention.latents import LatentSizes
 from engine.attention.rotation import Rotation
 from engine.checkpoints.linear import Linear
 from engine.kernels.rows import Rows, whole_rows
+from engine.lora.active import ActiveAdapters
 from engine.models.config import ModelConfig
+from engine.models.model import Model
 from engine.models.norm import LayerNorm, Norm, add_normed, normed
 from engine.models.rope import Rotations
 
@@ -40,9 +42,8 @@ class Mlp(Protocol):
 class FewRowsPath(Protocol):
     """A fused computation of a layer for few rows (engine/models/few_rows.py)."""
 
-    @property
-    def most_rows(self) -> int:
-        """The most rows that this computation takes."""
+    def takes(self, rows: int) -> bool:
+        """Whether it can compute a step of so many rows."""
 
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
@@ -75,7 +76,7 @@ class Layer:
         Takes the layer before's, returns this one's. `made` is not yet added to the stream, so
         that the next norm can be fused with the addition; None: it is added already.
         """
-        if self.few is not None and len(hidden) <= self.few.most_rows:
+        if self.few is not None and self.few.takes(len(hidden)):
             return self.few.forward(hidden, made, rotations, batch)
         scale = self.residual_scale
         inputs, hidden = add_normed(self.attention_norm, made, hidden, scale)
@@ -88,7 +89,8 @@ class Layer:
 class Decoder:
     """Token ids in, hidden states out; KV is written on the way.
 
-    `embedding_scale` is the config's, rounded if the family rounds it.
+    `embedding_scale` is the config's, rounded if the family rounds it. `adapters` tells the
+    linear layers which rows have which LoRA adapter; None: there are none.
     """
 
     config: ModelConfig
@@ -98,6 +100,7 @@ class Decoder:
     head: Linear
     ropes: tuple[Tensor, ...]  # each [positions, 2, head_dim], in the weights' dtype
     embedding_scale: float | None = None
+    adapters: ActiveAdapters | None = None
 
     @property
     def kv_shape(self) -> KvShape:
@@ -143,3 +146,8 @@ class Decoder:
         logits = logits if scale == 1 else logits * scale
         cap = self.config.logits_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def adapters_of(model: Model) -> ActiveAdapters | None:
+    """A model's LoRA adapters, to be told of each plan's; None: it has none."""
+    return model.adapters if isinstance(model, Decoder) else None

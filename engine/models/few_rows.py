@@ -11,6 +11,8 @@ from torch import Tensor
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import PlainLinear
 from engine.kernels.contract import FewRowProducts, Fusion, Gate, Kernels, Residual, RowNorm
+from engine.lora.active import ActiveAdapters
+from engine.lora.layers import LoraLinear
 from engine.models.decoder import Attention, Mlp
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import GatedMlp
@@ -36,11 +38,12 @@ class FewRowsLayer:
     gate: Gate
     down: PlainLinear
     residual_scale: float
+    adapters: ActiveAdapters | None = None
 
-    @property
-    def most_rows(self) -> int:
-        """See FewRowsPath."""
-        return self.products.most_rows
+    def takes(self, rows: int) -> bool:
+        """See FewRowsPath. Rows with adapters go through the layers that have them."""
+        adapted = self.adapters is not None and self.adapters.rows is not None
+        return rows <= self.products.most_rows and not adapted
 
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
@@ -67,6 +70,7 @@ def few_rows_layer(
     norms: tuple[LayerNorm | None, LayerNorm | None],
     activation: str,
     residual_scale: float,
+    adapters: ActiveAdapters | None = None,
 ) -> FewRowsLayer | None:
     """The fused computation of a layer with norms before its parts only; None if not possible.
 
@@ -95,8 +99,11 @@ def few_rows_layer(
         Gate(activation),
         down,
         residual_scale,
+        adapters,
     )
 
 
 def _plain(product: object) -> PlainLinear | None:
+    """The unquantized product, without its adapters."""
+    product = product.base if isinstance(product, LoraLinear) else product
     return product if isinstance(product, PlainLinear) else None

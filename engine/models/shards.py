@@ -21,6 +21,7 @@ from engine.checkpoints.packing import ROWS, Axis, axes_of
 from engine.checkpoints.store import File, Tensors
 from engine.errors import UnusableCheckpoint
 from engine.kernels.weights import joined
+from engine.lora.adapter import LoraAdapter, LoraFactors
 from engine.models.config import ModelConfig
 from engine.models.expert_config import LatentConfig
 from engine.sharding.shard import Shard, divides_evenly
@@ -150,6 +151,28 @@ def shard_tensors(
         elif not expert and part in ADDED and shard.rank > 0:
             found[name] = ZeroTensors(file)
     return found
+
+
+def shard_adapter(adapter: LoraAdapter, config: ModelConfig, shard: Shard) -> LoraAdapter:
+    """This rank's part of an adapter; `config` is the whole model's.
+
+    B is split where the layer's outputs are, and A where its inputs are; the ranks' results are
+    then added up with the layer's own.
+    """
+    rules, factors = _rules(replace(config, packing=None), shard), dict[str, LoraFactors]()
+    for layer, one in adapter.factors.items():
+        rule = rules.get(_part_name(f"{layer}.weight"))
+        factors[layer] = one if rule is None else _shard_factors(one, *rule)
+    return LoraAdapter(adapter.name, factors)
+
+
+def _shard_factors(factors: LoraFactors, axis: Axis, ranges: Ranges) -> LoraFactors:
+    down, up = factors.down, factors.up
+    whole = up if axis.dim == 0 else down
+    wanted = ranges(whole.shape[axis.dim])
+    parts = [whole.narrow(axis.dim, one.start, len(one)) for one in wanted]
+    part = torch.cat(parts, axis.dim)
+    return LoraFactors(down, part) if axis.dim == 0 else LoraFactors(part, up)
 
 
 def _part_name(name: str) -> str:

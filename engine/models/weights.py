@@ -9,10 +9,13 @@ from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.dummy import ShapeRecorder, dummy_store
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.store import TensorStore, open_store
+from engine.checkpoints.text_names import text_name
 from engine.checkpoints.weight_loader import Parts, WeightLoader, open_weights
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
 from engine.kernels.style import AttentionStyle
+from engine.lora.active import ActiveAdapters
+from engine.lora.layers import LoraLayers
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, Decoder, Layer, Mlp
 from engine.models.experts import SparseMlp, StackedExperts
@@ -25,7 +28,7 @@ from engine.models.mlp import GatedMlp
 from engine.models.mlp_weights import read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order, rope_table
-from engine.models.shards import shard_config, shard_tensors
+from engine.models.shards import shard_adapter, shard_config, shard_tensors
 from engine.models.tensor_parallel import (
     ParallelAttention,
     ParallelMlp,
@@ -48,12 +51,21 @@ def load_decoder(
     """
     store = store_of(checkpoint, config, place.dtype, place.device)
     parts: Parts = dict
+    adapters = list(place.adapters)
+    if TEXT in checkpoint.config:
+        adapters = [one.renamed(text_name) for one in adapters]
     group, placed = place.group, (place.dtype, place.device, place.kernels)
     if group is not None:
         parts = partial(shard_tensors, config=config, shard=group.shard)
+        adapters = [shard_adapter(one, config, group.shard) for one in adapters]
         config = shard_config(config, group.shard)
     with open_weights(store, *placed, parts) as loader:
         loader.group, loader.storage, loader.packing = group, place.storage, config.packing
+        if adapters:
+            active = ActiveAdapters(len(adapters))
+            loader.adapters = LoraLayers(
+                adapters, active, place.products, place.dtype, place.device
+            )
         if classifies(checkpoint.config):
             loader.drop(CLASSES)
         if TEXT in checkpoint.config:
@@ -103,7 +115,8 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
     scale = config.embedding_scale
     if scale is not None and config.embedding_scale_rounds:
         scale = torch.tensor(scale, dtype=loader.dtype).item()
-    return Decoder(config, embedding, layers, norm, head, placed, scale)
+    active = None if loader.adapters is None else loader.adapters.active
+    return Decoder(config, embedding, layers, norm, head, placed, scale, active)
 
 
 def _head_weight(loader: WeightLoader, config: ModelConfig, embedding: Tensor) -> Tensor:
@@ -136,7 +149,9 @@ def _layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
     few = None
     if loader.group is None and not (names.attention_output or names.mlp_output):
         scale = config.residual_scale
-        few = few_rows_layer(loader.kernels, (attention, mlp), norms, config.activation, scale)
+        active = None if loader.adapters is None else loader.adapters.active
+        parts = attention, mlp
+        few = few_rows_layer(loader.kernels, parts, norms, config.activation, scale, active)
     if loader.group is not None:
         attention, mlp = (
             ParallelAttention(attention, loader.group),

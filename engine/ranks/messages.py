@@ -11,6 +11,7 @@ import msgspec
 from engine.attention.paged import Span
 from engine.attention.plan import Plan, RowSampling, SamplingPlan
 
+NO_ADAPTER = -1
 NUMBER = "i"  # four bytes: tokens, positions and blocks are below 2**31
 PLACEHOLDER = RowSampling(0.0, 0, 1.0, 0.0, (0, 0))
 
@@ -18,8 +19,8 @@ PLACEHOLDER = RowSampling(0.0, 0, 1.0, 0.0, (0, 0))
 class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
     """Run one plan, in which the first `singles` sequences have one token each.
 
-    `spans` has three numbers for each sequence: start, length, and how many of `blocks`. The
-    leading rank draws `draws` tokens behind it.
+    `spans` has four numbers for each sequence: start, length, how many of `blocks`, and its
+    adapter or NO_ADAPTER. The leading rank draws `draws` tokens behind it.
     """
 
     tokens: bytes
@@ -35,7 +36,8 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
         """Pack a plan."""
         spans, blocks = array(NUMBER), array(NUMBER)
         for span in (*plan.singles, *plan.chunks):
-            spans.extend((span.start, span.length, len(span.blocks)))
+            adapter = NO_ADAPTER if span.adapter is None else span.adapter
+            spans.extend((span.start, span.length, len(span.blocks), adapter))
             blocks.extend(span.blocks)
         tokens, picks, sources = (
             array(NUMBER, one).tobytes() for one in (plan.tokens, plan.picks, plan.sources)
@@ -48,8 +50,9 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
         """Unpack the plan, without sampling settings, which only the leader uses."""
         blocks, first, spans = _numbers(self.blocks), 0, list[Span]()
         numbers = iter(_numbers(self.spans))
-        for start, length, count in zip(numbers, numbers, numbers, strict=True):
-            spans.append(Span(start, length, blocks[first : first + count]))
+        for start, length, count, number in zip(*[numbers] * 4, strict=True):
+            adapter = None if number == NO_ADAPTER else number
+            spans.append(Span(start, length, blocks[first : first + count], adapter))
             first += count
         singles, chunks = spans[: self.singles], spans[self.singles :]
         tokens, picks, sources = map(_numbers, (self.tokens, self.picks, self.sources))

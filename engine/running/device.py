@@ -11,6 +11,7 @@ from engine.attention.device_batch import LEAST_EXPANDED, DeviceBatch
 from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import Span
 from engine.attention.plan import Plan, SamplingPlan
+from engine.models.decoder import adapters_of
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.device_sampler import KernelSampler
@@ -49,11 +50,12 @@ class DeviceRunner:
     drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
     device_sampler: KernelSampler | None = None
     graphs: Graphs | None = None
+    adapter_graphs: Graphs | None = None
     pieces: PiecewiseGraphs | None = None
 
     def __post_init__(self) -> None:
         """Allocate the staging buffers for the largest batch."""
-        most = _largest(self.limits, self._most_blocks)
+        most = _largest(self.limits, self._most_blocks, self._num_adapters)
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
         self.drawn = torch.zeros(most.sequences, dtype=torch.int64, device=device)
@@ -64,7 +66,8 @@ class DeviceRunner:
 
     def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
-        graphs, count = self.graphs, len(plan.singles)
+        graphs = self.adapter_graphs if plan.has_adapters else self.graphs
+        count = len(plan.singles)
         graph = None if graphs is None else fitting_size(graphs.sizes, count, len(plan.chunks))
         if graphs is not None and graph is not None:
             fields = self.staging.stage(self._graph_size(graph), plan)
@@ -82,13 +85,15 @@ class DeviceRunner:
         """Run kernel by kernel, or with piecewise graphs if the batch has few tokens."""
         singles, size = len(plan.singles), self._size_of(plan)
         longest = max((span.length for span in plan.chunks), default=0)
-        rows = None if self.pieces is None else self.pieces.fitting_size(size.tokens)
-        if self.pieces is None or rows is None:
+        pieces = None if plan.has_adapters else self.pieces
+        rows = None if pieces is None else pieces.fitting_size(size.tokens)
+        if pieces is None or rows is None:
             fields = self.staging.stage(size, plan)
+            self._set_adapters(fields if plan.has_adapters else None)
             return fields, self._forward(fields, singles, longest, plan.chunks)
         fields = self.staging.stage(size._replace(tokens=rows), plan)
         batch = self._batch(fields, singles, longest)
-        return fields, self.pieces.replay(rows, batch)[: size.tokens]
+        return fields, pieces.replay(rows, batch)[: size.tokens]
 
     def _drawn(
         self, ran: ForwardOutput, fields: DeviceFields, drawing: SamplingPlan
@@ -118,9 +123,10 @@ class DeviceRunner:
             sizes = {min(2 * LEAST_EXPANDED, most), most}
             tries += [(tokens, widest, max(0, longest - tokens)) for tokens in sorted(sizes)]
         for tokens, blocks, start in with_progress(tries, "compiling kernels"):
-            self._try(tokens, blocks, start)
+            for adapted in self._with_adapters_or_not:
+                self._try(tokens, blocks, start, adapted=adapted)
 
-    def _try(self, tokens: int, blocks: int, start: int) -> None:
+    def _try(self, tokens: int, blocks: int, start: int, *, adapted: bool) -> None:
         """Run one decode row and a chunk of the other tokens, and sample one token.
 
         If only one sequence fits in a batch, the chunk is alone. It begins at `start`, as far
@@ -128,9 +134,10 @@ class DeviceRunner:
         """
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
-        size = BatchSize(tokens, sequences, blocks)
+        size = BatchSize(tokens, sequences, blocks, self._num_adapters)
         rows, drawing = min(tokens, MOST_PICKS), warm_up_sampling(self.model.config.vocab_size)
         fields = self.staging.stage(size, Plan((), (), (), range(rows), drawing))
+        self._set_adapters(fields if adapted else None)
         chunk = Span(start, tokens - singles, ())
         fits = start + chunk.length <= blocks * self.memory.block_size
         hidden = self._forward(fields, singles, chunk.length, [chunk] if fits else ())
@@ -157,11 +164,15 @@ class DeviceRunner:
                 like.new_empty(rows, config.vocab_size, dtype=torch.float32),
             )
         )
-        self.graphs.capture(recorder, sizes, self._step_of)
+        self.graphs.capture(recorder, sizes, partial(self._step_of, adapted=False))
+        if self._num_adapters:
+            self.adapter_graphs = Graphs(self.graphs.outputs)
+            self.adapter_graphs.capture(recorder, sizes, partial(self._step_of, adapted=True))
 
-    def _step_of(self, sequences: int) -> Step:
+    def _step_of(self, sequences: int, *, adapted: bool) -> Step:
         """A decode step over the staged fields of so many sequences, all padding yet."""
         fields = self.staging.clear(self._graph_size(sequences))
+        self._set_adapters(fields if adapted else None)
 
         def step() -> ForwardOutput:
             hidden = self._forward(fields, sequences)
@@ -177,7 +188,9 @@ class DeviceRunner:
 
     def _pieces_of(self, recorder: Recorder, tokens: int) -> Forward:
         """A forward pass over the staged fields of so many tokens, all padding yet."""
-        fields = self.staging.clear(BatchSize(tokens, 1, self._most_blocks))
+        size = BatchSize(tokens, 1, self._most_blocks, self._num_adapters)
+        fields = self.staging.clear(size)
+        self._set_adapters(None)
         memory, kernels = self.memory, self.accelerator.kernels
 
         def forward(cut: Cut) -> tuple[Tensor, Sequence[AttentionCall]]:
@@ -216,10 +229,26 @@ class DeviceRunner:
     def _size_of(self, plan: Plan) -> BatchSize:
         spans = [*plan.singles, *plan.chunks]
         blocks = table_blocks(max(len(span.blocks) for span in spans))
-        return BatchSize(len(plan.tokens), len(spans), min(blocks, self._most_blocks))
+        blocks = min(blocks, self._most_blocks)
+        return BatchSize(len(plan.tokens), len(spans), blocks, self._num_adapters)
 
     def _graph_size(self, sequences: int) -> BatchSize:
-        return BatchSize(sequences, sequences, self._most_blocks)
+        return BatchSize(sequences, sequences, self._most_blocks, self._num_adapters)
+
+    def _set_adapters(self, fields: DeviceFields | None) -> None:
+        """Tell the linear layers which rows have adapters; None: no row has one."""
+        if (adapters := adapters_of(self.model)) is not None:
+            adapters.rows = None if fields is None else fields.sorted_rows
+
+    @property
+    def _num_adapters(self) -> int:
+        adapters = adapters_of(self.model)
+        return 0 if adapters is None else adapters.count
+
+    @property
+    def _with_adapters_or_not(self) -> Sequence[bool]:
+        """The kinds of step that there are."""
+        return (False, True) if self._num_adapters else (False,)
 
     @property
     def _most_blocks(self) -> int:
@@ -227,15 +256,15 @@ class DeviceRunner:
         return _longest(self.limits, self.memory.block_size, self.memory.num_blocks)
 
 
-def staged_bytes(limits: Limits, block_size: int) -> int:
+def staged_bytes(limits: Limits, block_size: int, adapters: int) -> int:
     """Bytes of the staging buffer on the device, if KV has room for the longest sequences."""
-    return num_bytes(_largest(limits, _longest(limits, block_size)))
+    return num_bytes(_largest(limits, _longest(limits, block_size), adapters))
 
 
-def _largest(limits: Limits, most_blocks: int) -> BatchSize:
+def _largest(limits: Limits, most_blocks: int, adapters: int) -> BatchSize:
     """The size of the largest batch."""
     tokens = max(limits.max_tokens, limits.max_sequences)
-    return BatchSize(tokens, limits.max_sequences, most_blocks)
+    return BatchSize(tokens, limits.max_sequences, most_blocks, adapters)
 
 
 def _longest(limits: Limits, block_size: int, num_blocks: int | None = None) -> int:

@@ -16,7 +16,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.errors import UnusableDevice
-from engine.models.decoder import Decoder
+from engine.models.decoder import Decoder, adapters_of
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.device import DeviceRunner, staged_bytes
@@ -75,7 +75,9 @@ class DeviceMemoryBudget:
         """
         memory = memory_of(least_blocks(limits, memory_of(1).block_size))
         needs = measure(model, self.accelerator, memory, limits, graphs=graphs)
-        later = self.transfer_bytes + staged_bytes(limits, memory.block_size)
+        adapters = adapters_of(model)
+        count = 0 if adapters is None else adapters.count
+        later = self.transfer_bytes + staged_bytes(limits, memory.block_size, count)
         if isinstance(model, Decoder):
             later += model.workspace_bytes(limits.max_model_len or limits.max_tokens)
         needs = replace(needs, later=later)
@@ -128,16 +130,19 @@ def measure(
 ) -> MemoryNeeds:
     """Run the largest batches over a `memory` that is just large enough for them.
 
+    Where there are LoRA adapters, with one of them.
+
     All graphs share one memory pool, which is as large as the largest of them needs.
     """
     runner = DeviceRunner(model, memory, accelerator, limits)
-    singles = _needs(accelerator, runner, _singles(limits))
-    prompts = _needs(accelerator, runner, _prompts(memory, limits))
+    adapter = None if adapters_of(model) is None else 0
+    singles = _needs(accelerator, runner, _singles(limits, adapter))
+    prompts = _needs(accelerator, runner, _prompts(memory, limits, adapter))
     most = max(prompts, singles)
     if not graphs:
         return MemoryNeeds(most, 0)
     few = replace(limits, max_tokens=piece_sizes(limits.max_tokens)[-1])
-    pieces = _needs(accelerator, runner, _prompts(memory, few))
+    pieces = _needs(accelerator, runner, _prompts(memory, few, None))
     return MemoryNeeds(most, max(singles, pieces))
 
 
@@ -165,7 +170,7 @@ def _needs(accelerator: Accelerator, runner: DeviceRunner, plan: Plan) -> int:
     return free - left
 
 
-def _prompts(memory: KvMemory, limits: Limits) -> Plan:
+def _prompts(memory: KvMemory, limits: Limits, adapter: int | None) -> Plan:
     """As many tokens as a batch has, of as many prompts as there are seats."""
     count = min(limits.max_sequences, max(1, limits.max_tokens // 2))
     length, more = divmod(limits.max_tokens, count)
@@ -174,12 +179,12 @@ def _prompts(memory: KvMemory, limits: Limits) -> Plan:
         ours = length + (index < more)
         blocks = range(first, first - (-ours // memory.block_size))
         first = blocks.stop
-        spans.append(Span(0, ours, blocks))
+        spans.append(Span(0, ours, blocks, adapter))
         ends.append((ends[-1] if ends else -1) + ours)
     return Plan([0] * limits.max_tokens, (), spans, ends)
 
 
-def _singles(limits: Limits) -> Plan:
+def _singles(limits: Limits, adapter: int | None) -> Plan:
     count = limits.max_sequences
-    spans = [Span(0, 1, range(index, index + 1)) for index in range(count)]
+    spans = [Span(0, 1, range(index, index + 1), adapter) for index in range(count)]
     return Plan([0] * count, spans, (), range(count))

@@ -47,7 +47,9 @@ class _Step:
 
 @dataclass(slots=True)
 class ReplayingRunner:
-    """See Runner. Batches with chunks, or of more than MOST sequences, are not replayed."""
+    """See Runner. Batches with chunks, of more than MOST sequences, or with LoRA adapters, are
+    not replayed.
+    """
 
     model: Decoder
     memory: KvMemory
@@ -66,8 +68,10 @@ class ReplayingRunner:
     def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
         count = len(plan.singles)
-        if plan.chunks or count > MOST or not self.replays:
+        if plan.chunks or count > MOST or plan.has_adapters or not self.replays:
             return self.plain.run(plan)
+        if self.model.adapters is not None:
+            self.model.adapters.rows = None
         step = self._steps.get(count)
         hidden = self._record(plan) if step is None else step.run(self.model, plan)
         return with_logits(self.model, hidden, plan)

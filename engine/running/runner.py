@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.attention.host_batch import AttentionBatch, long_row
 from engine.attention.kv_memory import KvMemory
 from engine.attention.plan import Plan, SamplingPlan
+from engine.models.decoder import adapters_of
 from engine.models.model import Model
 
 
@@ -78,9 +79,12 @@ class PlainRunner:
 
     def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
+        device = self.memory.block_rows.device
         batch = AttentionBatch(self.memory, plan.singles, plan.chunks)
         self.memory.clear(batch.entered)
-        ids = long_row(plan.tokens).to(self.memory.block_rows.device)
+        ids = long_row(plan.tokens).to(device)
+        if (adapters := adapters_of(self.model)) is not None:
+            adapters.set_from(plan, device)
         return with_logits(self.model, self.model.forward(ids, batch), plan)
 
 

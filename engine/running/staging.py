@@ -19,6 +19,8 @@ from torch import Tensor
 from engine.attention.device_batch import AttentionMetadata
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
+from engine.kernels.lora import SortedRows
+from engine.lora.active import sort_rows
 
 ALIGNMENT = 128  # bytes
 TABLE_STEP = 16  # widths of block tables are multiples of it: fewer kinds of launch
@@ -31,11 +33,14 @@ Kind: TypeAlias = tuple[Type, tuple[int, ...]]
 
 
 class BatchSize(NamedTuple):
-    """Rows of one forward pass, its `sequences`, and the width of their block tables."""
+    """Rows of one forward pass, its `sequences`, the width of their block tables, and how many
+    LoRA adapters the model has.
+    """
 
     tokens: int
     sequences: int
     blocks: int
+    adapters: int = 0
 
 
 class Fields(NamedTuple):
@@ -46,6 +51,8 @@ class Fields(NamedTuple):
     picks: "Field"  # [tokens] rows whose logits are wanted
     sources: "Field"  # [tokens] row of the last draw whose token it is; -1: as in `tokens`
     slots: "Field"  # [tokens] block * block_size + offset, or PADDING
+    order: "Field"  # [tokens] rows by adapter (engine/kernels/lora.py:SortedRows), if there are
+    offsets: "Field"  # [adapters + 1] any, here and above
     lengths: "Field"  # [sequences] context lengths, including these tokens; 0: padding
     firsts: "Field"  # [sequences + 1] rows where chunks begin, from the first chunk's on
     temperatures: "Field"  # [sequences] one for each pick, here and below
@@ -72,9 +79,10 @@ class Field(NamedTuple):
 
 def layout(size: BatchSize) -> Fields:
     """The fields one after the other, each aligned."""
-    tokens, sequences, blocks = size
+    tokens, sequences, blocks, adapters = size
     row = (tokens,)
     kinds: list[Kind] = [(LONG, row)] * 5
+    kinds += [(SHORT, row if adapters else (0,)), (SHORT, (adapters + bool(adapters),))]
     line, pair = (sequences,), (sequences, 2)
     kinds += [(SHORT, line), (SHORT, (sequences + 1,)), (FLOAT, line), (SHORT, line)]
     kinds += [(FLOAT, line), (FLOAT, line), (LONG, pair), (SHORT, line)]
@@ -104,6 +112,8 @@ class DeviceFields(NamedTuple):
     picks: Tensor
     sources: Tensor
     slots: Tensor
+    order: Tensor
+    offsets: Tensor
     lengths: Tensor
     firsts: Tensor
     temperatures: Tensor
@@ -120,6 +130,11 @@ class DeviceFields(NamedTuple):
         return AttentionMetadata(
             self.positions, self.slots, self.lengths, self.firsts, self.tables
         )
+
+    @property
+    def sorted_rows(self) -> SortedRows:
+        """The fields that linear layers with adapters read."""
+        return SortedRows(self.order, self.offsets)
 
     def drawn_by(self, count: int) -> tuple[Tensor, ...]:
         """The sampling settings of the first `count` draws, in the order of DrawNumbers."""
@@ -180,7 +195,8 @@ class Staging:
         )
 
     def _write(self, size: BatchSize, views: Sequence[NDArray[np.int64]], plan: Plan) -> None:
-        ids, positions, picks, sources, slots, lengths, firsts, *drawing, tables = views
+        ids, positions, picks, sources, slots, *others, tables = views
+        order, offsets, lengths, firsts, *drawing = others
         spans, used = [*plan.singles, *plan.chunks], len(plan.tokens)
         ids[:used], ids[used:] = plan.tokens, 0
         picks[: len(plan.picks)] = plan.picks
@@ -201,6 +217,8 @@ class Staging:
             positions[row : row + span.length] = np.arange(span.start, span.start + span.length)
             row += span.length
         positions[used:] = 0
+        if size.adapters:
+            order[:], offsets[:] = sort_rows(plan, size.tokens, size.adapters)
         counts = np.array([span.length for span in spans], np.int64)
         lines = np.repeat(np.arange(len(spans)), counts)
         index, offsets = np.divmod(positions[:used], self.block_size)

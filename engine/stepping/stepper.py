@@ -102,7 +102,9 @@ def _place(chunk: Chunk) -> tuple[bool, int]:
 def _plan(ordered: Seq[Chunk]) -> Plan:
     """The batch as a Plan; a token is drawn at each sequence's end and behind its drafts."""
     tokens, picks = list[int](), list[int]()
-    spans = [Span(chunk.start, chunk.size, chunk.seq.blocks) for chunk in ordered]
+    spans = [
+        Span(chunk.start, chunk.size, chunk.seq.blocks, chunk.seq.adapter) for chunk in ordered
+    ]
     for chunk in ordered:
         tokens += chunk.tokens
         if chunk.samples:

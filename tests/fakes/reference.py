@@ -19,12 +19,12 @@ class Reference:
         kind = json.loads((folder / "config.json").read_text())["model_type"]
         auto = getattr(transformers, SEEING_AUTO if kind in SEEING else GENERATES)
         model = auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-        self._model = model.eval()
+        self.model = model.eval()
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """[tokens, vocabulary] float32: what may follow each of them."""
-        logits: Tensor = self._model(torch.tensor([tokens])).logits[0]
+        logits: Tensor = self.model(torch.tensor([tokens])).logits[0]
         return logits.float()
 
     def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.gpu.product_kernels import raised, raised_middle
-from engine.kernels.gpu.products import FORMATS
+from engine.kernels.gpu.tiles import FORMATS
 from tests.kernels.ahead import compiled
 from tests.kernels.test_loops_ahead import PRODUCT, WEIGHTS
 

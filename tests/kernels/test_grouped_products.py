@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels.gpu.products import TritonProducts, most_tiles
+from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.gpu.tiles import most_tiles
 from engine.kernels.products import Products, Route, TorchProducts
 from engine.kernels.weights import Int4Weight, Weight
 from tests.kernels.ahead import compiled

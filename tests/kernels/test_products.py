@@ -8,7 +8,8 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels.gpu.products import TritonProducts, choose_tiles
+from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.gpu.tiles import choose_tiles
 from engine.kernels.products import TorchProducts
 from engine.kernels.weights import (
     Fp8Weight,

@@ -13,7 +13,8 @@ from bench.gpu.row import Prepared, Row, Run
 from bench.gpu.shapes import Shape
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows
-from engine.kernels.gpu.products import FEW_ROWS, TritonProducts
+from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.gpu.tiles import FEW_ROWS
 from engine.kernels.weights import PlainWeight
 
 

@@ -18,7 +18,7 @@ def _place(tile, row_tiles, column_tiles, BAND: tl.constexpr):
 
 
 @triton.jit
-def _owner(offsets, tile, experts, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr):
+def owner_of(offsets, tile, experts, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr):
     """A row tile's expert (`experts`: none), its first row, and the end of its rows."""
     every = tl.arange(0, EXPERTS)
     known = every < experts
@@ -205,7 +205,7 @@ def multiply_tiles(
     tile, column = _place(tl.program_id(0), row_tiles, column_tiles, BAND)
     expert, first, end = 0, tile * BLOCK_M, num_rows
     if GROUPED:
-        expert, first, end = _owner(offsets, tile, experts, BLOCK_M, EXPERTS)
+        expert, first, end = owner_of(offsets, tile, experts, BLOCK_M, EXPERTS)
         if expert >= experts:
             return
     at = first + tl.arange(0, BLOCK_M)

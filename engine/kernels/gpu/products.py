@@ -18,74 +18,30 @@ from torch import Tensor
 from engine.kernels.expert_choice import ChoiceRule
 from engine.kernels.floor import Floor, Unit
 from engine.kernels.gpu.expert_choice import choose_experts
+from engine.kernels.gpu.lora import add_adapters
 from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
 from engine.kernels.gpu.rounding import quantize_rows
 from engine.kernels.gpu.sorting import combine, sort_by_expert
+from engine.kernels.gpu.tiles import (
+    BAND,
+    FEW_ROWS,
+    FORMATS,
+    choose_tiles,
+    most_tiles,
+    multiprocessors_of,
+    operand_dtype,
+    places_of,
+)
+from engine.kernels.lora import AdapterStack, SortedRows
 from engine.kernels.products import Route
 from engine.kernels.rows import Rows, already_quantized, whole_rows
 from engine.kernels.weights import (
-    BLOCK,
     Fp8Weight,
-    Int4Weight,
     PlainWeight,
     Weight,
 )
 
 PLAIN, CHANNELS, BLOCKS, FOUR_BITS = 0, 1, 2, 3
-BAND = 8  # tiles of rows that are processed together
-DEPTH = 128  # bytes of inputs for one step of the inner loop
-FEW_ROWS, MOST_SPLITS, LEAST_STEPS = 64, 16, 4
-LARGE, NARROW = 128, 64  # sides of tiles
-WAVES = 2  # tiles that each multiprocessor should have
-MULTIPROCESSORS = 132  # if there is no device to ask
-FORMATS = {
-    torch.float32: tl.float32,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float8_e4m3fn: tl.float8e4nv,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """How a product is cut: rows and outputs of a tile, inputs of a step, parts of inputs."""
-
-    rows: int
-    outputs: int
-    step: int
-    splits: int
-    warps: int
-    stages: int
-
-
-def choose_tiles(rows: int, weight: Weight, multiprocessors: int) -> Tiles:
-    """Tiles chosen by hand-written rules from shapes alone; `rows` counts those of all experts.
-
-    Up to FEW_ROWS, splits do not depend on the number of rows, so that results do not depend on
-    what else is in the batch.
-    """
-    experts, outputs, _ = weight.shape
-    each, steps = -(-rows // experts), -(-_places(weight) // _step(weight))
-    if each > FEW_ROWS:
-        tiles = -(-rows // LARGE) * -(-outputs // LARGE)
-        splits = _splits(multiprocessors // tiles, steps) if experts == 1 else 1
-        return Tiles(LARGE, LARGE, _step(weight), splits, 8, 3)
-    height = 16 if each <= 16 else 32 if each <= 32 else 64
-    wanted = 1
-    if experts == 1:
-        wanted = -(-WAVES * multiprocessors // -(-outputs // NARROW))
-    return Tiles(height, NARROW, _step(weight), _splits(wanted, steps), 4, 4)
-
-
-def _splits(wanted: int, steps: int) -> int:
-    """Into how many parts the inputs are split; no part is empty."""
-    splits = max(1, min(wanted, steps // LEAST_STEPS, MOST_SPLITS))
-    return -(-steps // -(-steps // splits))
-
-
-def most_tiles(rows: int, experts: int, height: int) -> int:
-    """The most tiles of `height` rows, each of one expert, for any choice of the router."""
-    return rows // height + min(experts, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +67,12 @@ class TritonProducts:
         """See Products. One launch."""
         return sort_by_expert(chosen, experts)
 
+    def add_adapters(
+        self, outputs: Tensor, inputs: Tensor, rows: SortedRows, stack: AdapterStack
+    ) -> Tensor:
+        """See Products. Two launches."""
+        return add_adapters(outputs, inputs, rows, stack)
+
     def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
         """See Products. One launch."""
         return combine(answers, weights)
@@ -118,7 +80,7 @@ class TritonProducts:
 
 def _launch(rows: Rows, weight: Weight, bias: Tensor | None, route: Route | None) -> Tensor:
     experts, outputs, inputs = weight.shape
-    operands, places = _operands(rows, weight), _places(weight)
+    operands, places = _operands(rows, weight), places_of(weight)
     long = places if operands.order is None else inputs
     assert operands.rows.shape[1] == long, "rows are as long as the weight is wide"
     bias = None if bias is None else bias.contiguous()
@@ -131,7 +93,7 @@ def _launch(rows: Rows, weight: Weight, bias: Tensor | None, route: Route | None
     answers = allocate((count, outputs), dtype=rows.dtype)
     if not count:
         return answers
-    tiles = choose_tiles(count, weight, _multiprocessors(here.device))
+    tiles = choose_tiles(count, weight, multiprocessors_of(here.device))
     into = answers
     if tiles.splits > 1:
         into = allocate((tiles.splits, count, outputs), dtype=torch.float32)
@@ -178,7 +140,7 @@ def _operands(rows: Rows, weight: Weight) -> _Operands:
     if isinstance(weight, Fp8Weight):
         return _eight_bits(rows, weight)
     rows = _lying_whole(whole_rows(rows))
-    dtype = _operand_dtype(rows)
+    dtype = operand_dtype(rows)
     if isinstance(weight, PlainWeight):
         strides = (0, 0, *weight.values.stride()[:2], 0, 0)
         return _Operands(PLAIN, dtype, rows, weight.values, strides=strides)
@@ -225,24 +187,6 @@ def _lying_whole(rows: Tensor) -> Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-def _operand_dtype(rows: Tensor) -> tl.dtype:
-    """The rows' dtype; float32 in Triton's interpreter, which multiplies bfloat16 as ints."""
-    return tl.float32 if triton.knobs.runtime.interpret else FORMATS[rows.dtype]
-
-
-def _places(weight: Weight) -> int:
-    """The length of a product's sums: inputs, and places without one."""
-    return weight.places if isinstance(weight, Int4Weight) else weight.shape[2]
-
-
-def _step(weight: Weight) -> int:
-    if isinstance(weight, Int4Weight):
-        return weight.group
-    if isinstance(weight, Fp8Weight):
-        return BLOCK
-    return DEPTH // weight.values.element_size()
-
-
 def product_floor(rows: int, weight: Weight, experts: int = 1, itemsize: int = 2) -> Floor:
     """For `rows` rows in total, which go to `experts` of the experts.
 
@@ -264,9 +208,3 @@ def _parts(weight: Weight) -> list[Tensor]:
         return [weight.values, weight.scales]
     more = [part for part in (weight.zeros, weight.order) if part is not None]
     return [weight.packed, weight.scales, *more]
-
-
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return MULTIPROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

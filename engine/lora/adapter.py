@@ -1,0 +1,175 @@
+"""Reads a LoRA adapter as PEFT saves it: adapter_config.json and adapter_model.safetensors.
+
+    y = W x + scale * B A x          (Hu et al. 2021, "LoRA", section 4.1)
+
+What a variant of LoRA would compute otherwise is refused by the name of its setting, and so is
+a tensor that is no factor of a linear layer.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from engine.errors import UnusableAdapter
+from engine.lora.files import CONFIG, FILES, WEIGHTS
+
+BASE, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+PLAIN_SETTINGS = frozenset(
+    (
+        *(
+            "alpha_pattern",
+            "auto_mapping",
+            "base_model_name_or_path",
+            "corda_config",
+            "eva_config",
+        ),
+        *("exclude_modules", "inference_mode", "init_lora_weights", "layers_pattern"),
+        *(
+            "layers_to_transform",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_ga_config",
+            "megatron_core",
+        ),
+        *("peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "revision"),
+        *("runtime_config", "target_modules", "task_type", "use_rslora"),
+    )
+)
+"""Settings that tell nothing of what is computed, or that we follow."""
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
+"""Values of init_lora_weights with which training began from other weights than the base's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoraFactors:
+    """One linear layer's A, [rank, inputs], and scale * B, [outputs, rank]."""
+
+    down: Tensor
+    up: Tensor
+
+    @property
+    def rank(self) -> int:
+        """The numbers between A and B."""
+        return len(self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraAdapter:
+    """An adapter's factors by the layer's name, such as `model.layers.0.self_attn.q_proj`."""
+
+    name: str
+    factors: Mapping[str, LoraFactors]
+
+    def renamed(self, name_of: Callable[[str], str | None]) -> "LoraAdapter":
+        """Its layers under other names, without those that have none."""
+        named = {name_of(layer): factors for layer, factors in self.factors.items()}
+        return LoraAdapter(
+            self.name, {layer: one for layer, one in named.items() if layer is not None}
+        )
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The settings that we follow; see PEFT's LoraConfig."""
+
+    peft_type: str
+    r: int
+    lora_alpha: float
+    use_rslora: bool = False
+    alpha_pattern: dict[str, float] | None = None
+    init_lora_weights: bool | str | None = True
+
+    def scale_of(self, layer: str, rank: int) -> float:
+        """What B's results are multiplied with: alpha / rank, or alpha / sqrt(rank) for
+        rank-stabilized LoRA (Kalajdzievski 2023).
+        """
+        found = (alpha for key, alpha in (self.alpha_pattern or {}).items() if _is(key, layer))
+        alpha = next(found, self.lora_alpha)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+
+def read_adapter(name: str, folder: Path) -> LoraAdapter:
+    """Read the adapter in `folder`; raises UnusableAdapter."""
+    try:
+        contents = [(folder / file).read_bytes() for file in FILES]
+        return _read(name, *contents)
+    except OSError as error:
+        raise UnusableAdapter(f"adapter {name}: {error}") from error
+    except UnusableAdapter as error:
+        raise UnusableAdapter(f"adapter {name}, in {folder}: {error}") from error
+
+
+def _read(name: str, config: bytes, weights: bytes) -> LoraAdapter:
+    followed = _config(config)
+    try:
+        tensors = load(weights)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise UnusableAdapter(f"{WEIGHTS}: {error}") from error
+    factors = dict[str, LoraFactors]()
+    for tensor in tensors:
+        layer = tensor.removeprefix(BASE).removesuffix(DOWN).removesuffix(UP)
+        if not tensor.startswith(BASE) or layer == tensor.removeprefix(BASE):
+            raise UnusableAdapter(f"tensor {tensor} is no LoRA factor of a linear layer")
+        if layer not in factors:
+            factors[layer] = _factors(tensors, layer, followed)
+    if not factors:
+        raise UnusableAdapter(f"{WEIGHTS} has no tensors")
+    return LoraAdapter(name, factors)
+
+
+def _config(content: bytes) -> _Config:
+    try:
+        settings = msgspec.json.decode(content, type=dict[str, Any])
+        followed = msgspec.convert(settings, _Config, strict=False)
+    except msgspec.MsgspecError as error:
+        raise UnusableAdapter(f"{CONFIG}: {error}") from error
+    if followed.peft_type != "LORA":
+        raise UnusableAdapter(f"{CONFIG}: peft_type {followed.peft_type} is not LORA")
+    for key, value in settings.items():
+        if key not in PLAIN_SETTINGS and _is_on(key, value):
+            raise UnusableAdapter(f"{CONFIG}: {key} {value!r} is not supported")
+    start = followed.init_lora_weights
+    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
+        raise UnusableAdapter(
+            f"{CONFIG}: init_lora_weights {start!r} changes the base model's weights; "
+            "PEFT can save such an adapter as a plain one "
+            "(path_initial_model_for_weight_conversion)"
+        )
+    return followed
+
+
+def _is_on(key: str, value: object) -> bool:
+    """Whether a setting that we do not know turns on a variant of LoRA.
+
+    Those are flags, or settings of their own; a name or a number alone does nothing.
+    """
+    if key == "bias":
+        return value != "none"
+    return value is True or (isinstance(value, dict | list) and bool(value))
+
+
+def _factors(tensors: Mapping[str, Tensor], layer: str, config: _Config) -> LoraFactors:
+    names = f"{BASE}{layer}{DOWN}", f"{BASE}{layer}{UP}"
+    for name in names:
+        if name not in tensors:
+            raise UnusableAdapter(f"tensor {name} is missing")
+        if tensors[name].dim() != 2 or not tensors[name].is_floating_point():
+            raise UnusableAdapter(f"tensor {name} is no matrix of a linear layer's factor")
+    down, up = (tensors[name].float() for name in names)
+    rank = len(down)
+    if not rank or up.shape[1] != rank:
+        shapes = f"{tuple(down.shape)}, and B is {tuple(up.shape)}"
+        raise UnusableAdapter(f"{layer}: A is {shapes}: their ranks differ")
+    return LoraFactors(down, up * config.scale_of(layer, rank))
+
+
+def _is(pattern: str, layer: str) -> bool:
+    """Whether a key of PEFT's patterns is about this layer: the end of its name, or a regex."""
+    return re.fullmatch(rf"(.*\.)?({pattern})", layer) is not None
