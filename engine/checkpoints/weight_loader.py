@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import Progress
 from torch import Tensor
 
 from engine.checkpoints.linear import Linear, linear
@@ -27,6 +26,7 @@ from engine.checkpoints.packed import (
     read_stack,
 )
 from engine.checkpoints.packing import Packing
+from engine.checkpoints.progress import loading_progress
 from engine.checkpoints.storage import ExpertStack, LinearFactory
 from engine.checkpoints.store import File, Tensors, TensorStore
 from engine.checkpoints.text_names import WRAPPED, text_name
@@ -292,20 +292,7 @@ def open_weights(
 
     Raises UnusableCheckpoint at the end if a tensor was not taken.
     """
-    with _progress(store) as progress:
+    with loading_progress(store) as progress:
         loader = WeightLoader(dict(parts(store.tensors)), dtype, device, kernels, progress)
         yield loader
         loader.check_all_taken()
-
-
-@contextmanager
-def _progress(store: TensorStore) -> Iterator[Progress]:
-    """A progress bar with bytes and rate, if standard error is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    console, total = Console(stderr=True), store.total_bytes
-    with Progress(
-        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(store.title, total=total)
-        yield progress
-        progress.update(task, completed=total)

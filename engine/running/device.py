@@ -165,7 +165,7 @@ class DeviceRunner:
             )
         )
         self.graphs.capture(recorder, sizes, partial(self._step_of, adapted=False))
-        if self._num_adapters:
+        if self._num_adapters and self.accelerator.products is not None:  # torch's wait
             self.adapter_graphs = Graphs(self.graphs.outputs)
             self.adapter_graphs.capture(recorder, sizes, partial(self._step_of, adapted=True))
 
