@@ -13,14 +13,14 @@ OWNER = "pdserve"  # the owner in lists of models
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One model name."""
+    """One name: a model's, or that of an adapter, whose `parent` is the model."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = OWNER
     root: str
-    parent: None = None
+    parent: str | None = None
     max_model_len: int | None
 
 
@@ -41,8 +41,9 @@ def list_models(models: Models) -> ModelList:
     cards = dict[str, ModelCard]()
     for served in models.listed():
         for name in served.names:
-            card = _card(served, name)
-            cards[name] = _shorter(cards.get(name, card), card)
+            _add(cards, _card(served, name))
+        for name in served.adapters:
+            _add(cards, replace(_card(served, name), root=name, parent=served.names[0]))
     return ModelList(data=list(cards.values()))
 
 
@@ -52,6 +53,10 @@ def find_model(models: Models, name: str) -> ModelCard:
         if card.id == name:
             return card
     raise ModelNotFound(f"The model `{name}` does not exist.", "model")
+
+
+def _add(cards: dict[str, ModelCard], card: ModelCard) -> None:
+    cards[card.id] = _shorter(cards.get(card.id, card), card)
 
 
 def _shorter(one: ModelCard, other: ModelCard) -> ModelCard:

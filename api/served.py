@@ -1,6 +1,6 @@
 """The models that a server offers, with their tokenizers, names and limits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class ServedModel:
     it is None until then. If `pooling` is None, the nodes refuse what the model cannot pool.
     `defaults` are sampling parameters for requests that leave them out, `max_logprobs` is the
     most that may be asked for at each token (-1: any number). `grammars` checks structured
-    outputs.
+    outputs. `adapters` are the LoRA adapters that may be asked for in the model's place.
     """
 
     names: tuple[str, ...]
@@ -71,6 +71,7 @@ class ServedModel:
     pending: bool = False
     tool_call_parser: ToolCallParser = AUTO
     reasoning_parser: ReasoningParser = OFF
+    adapters: tuple[str, ...] = ()
 
     async def find(
         self,
@@ -96,11 +97,11 @@ class ServedModel:
 
     def resolve_name(self, model: str | None) -> str:
         """The name in the answer; a client that names no model gets the only one."""
-        if not model:
-            return self.names[0]
-        if model not in self.names:
-            raise ModelNotFound(f"The model `{model}` does not exist.", "model")
-        return model
+        return self.adapter(model) or model or self.names[0]
+
+    def adapter(self, model: str | None) -> str | None:
+        """The adapter of this name; None: it is the model's. Raises ModelNotFound."""
+        return named_adapter(model, self.names, self.adapters)
 
     @property
     def num_token_ids(self) -> int:
@@ -113,6 +114,20 @@ class ServedModel:
         if self.codec is None:
             raise TooBusy(self.no_text) if self.pending else NoTokenizer(self.no_text)
         return self.codec
+
+
+def named_adapter(
+    asked: str | None, names: Collection[str], adapters: Collection[str]
+) -> str | None:
+    """The adapter that a request names; None: it names the model, or nothing.
+
+    Raises ModelNotFound for any other name: the model never answers in an adapter's place.
+    """
+    if not asked or asked in names:
+        return None
+    if asked not in adapters:
+        raise ModelNotFound(f"The model `{asked}` does not exist.", "model")
+    return asked
 
 
 class LegReader(Protocol):

@@ -128,6 +128,7 @@ class CallBuilder:
             cache_salt=self.body.cache_salt or "",
             model=self.served.key,
             session=self.body.session,
+            adapter=self.served.adapter(self.body.model),
         )
         return GeneratorCall(request, leg)
 

@@ -42,6 +42,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     without_text: str | None
+    adapters: tuple[str, ...] = ()
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -90,9 +91,14 @@ def render(cluster: ClusterStatus) -> str:
         *(_aligned(row, widths) for row in rows),
         *(f"{node.http_address}: {why}" for node in cluster.nodes if (why := _why(node))),
         *(one.without_text for one in cluster.models if one.without_text),
+        *(_adapters(one) for one in cluster.models if one.adapters),
         *_whole(cluster),
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _adapters(model: ModelStatus) -> str:
+    return f"{model.names[0]} has the LoRA adapters {', '.join(model.adapters)}"
 
 
 def _whole(cluster: ClusterStatus) -> Sequence[str]:

@@ -10,6 +10,7 @@ from discovery.registration import (
     Layout,
     Registration,
     from_map,
+    is_plain_name,
     only_load,
     read,
     unpack,
@@ -20,7 +21,6 @@ from discovery.signature import Verifier
 MOST_FRAMES = 3  # identity, perhaps an empty delimiter, payload
 MOST_NODES = 4096
 MOST_SENDERS = 1024
-LONGEST_NAME = 512
 WORDLESS = "wordless"  # a reason in the metrics, and the sender if none is known
 
 
@@ -118,9 +118,10 @@ def check_names(registration: Registration) -> Registration:
     except MalformedAddress as error:
         raise MalformedRegistration(f"http_address: {error}") from error
     said = registration
-    names = (said.zmq_address, said.node_id, said.model, said.fingerprint, *said.aliases)
-    for name in (*names, *_words(said.kv_layout or {}), *_words(said.made_of)):
-        if name is not None and (len(name) > LONGEST_NAME or not name.isprintable()):
+    names = (said.zmq_address, said.node_id, said.model, said.fingerprint)
+    served = (*said.aliases, *said.adapters)
+    for name in (*names, *served, *_words(said.kv_layout or {}), *_words(said.made_of)):
+        if name is not None and not is_plain_name(name):
             raise MalformedRegistration("a name that is too long or not printable")
     return registration
 

@@ -9,8 +9,8 @@ from api.tools.dialects.known import ToolCallParser
 from discovery.address import parse_address
 from discovery.checks import at_least, is_port, not_empty
 from discovery.errors import MalformedAddress
-from discovery.registration import DEFAULT_PORT, Role
-from engine.settings import read_speculative_config
+from discovery.registration import DEFAULT_PORT, Role, is_plain_name
+from engine.settings import LORA_FLAG, read_lora_modules, read_speculative_config
 
 HTTP_PORTS = {Role.PREFILL: 8100, Role.DECODE: 8200}
 KV_PORTS = {Role.PREFILL: 21001, Role.DECODE: 22001}
@@ -30,6 +30,8 @@ class ServingOptions:
     """What clients call the model; the first is shown. Default: as --model says."""
     tokenizer: str | None = None
     """Folder or hub name of the tokenizer. Default: the model's own."""
+    lora_modules: tuple[str, ...] = ()
+    """LoRA adapters, each as name=path; clients ask for one by giving its name as model."""
     model_impl: Literal["auto", "pdserve", "transformers"] = "auto"
     """Whose code runs the model; auto takes ours where we have the family."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
@@ -111,6 +113,15 @@ class ServingOptions:
             raise ValueError(f"--gpu-memory-utilization {share} is not above 0 and up to 1")
         if self.speculative_config is not None:
             read_speculative_config(self.speculative_config)
+        for module in read_lora_modules(self.lora_modules):
+            if not is_plain_name(module.name):
+                raise ValueError(f"{LORA_FLAG}: a name that is too long or not printable")
+
+    def refuse_ambiguous_adapters(self, names: tuple[str, ...]) -> None:
+        """Raises ValueError if an adapter is called as one of the model's `names`."""
+        for module in read_lora_modules(self.lora_modules):
+            if module.name in names:
+                raise ValueError(f"{LORA_FLAG}: {module.name} is the name of the model itself")
 
     def _check_tiers(self) -> None:
         for name in ("kv_offloading_size", "kv_disk_size"):
@@ -144,6 +155,7 @@ class NodeConfig(ServingOptions):
     def __post_init__(self) -> None:
         """Refuse invalid ports and addresses."""
         ServingOptions.__post_init__(self)
+        self.refuse_ambiguous_adapters(self.served_names)
         for name in ("port", "kv_port"):
             is_port(name, getattr(self, name) or 0)
         for one in self.proxy:
@@ -151,3 +163,8 @@ class NodeConfig(ServingOptions):
                 parse_address(one)
             except MalformedAddress as error:
                 raise ValueError(f"--proxy {one} has to be HOST:PORT") from error
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The names of the model, of which the first is registered as its own."""
+        return self.served_model_name or (self.model,)

@@ -192,7 +192,7 @@ def _load(
     if advice := threads_advice(job.engine, engines_sharing_cores(), usable_cores()):
         log.warning(advice)
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
-    door.send(encode(EngineReady(*facts, job.connector, info.made_of)))
+    door.send(encode(EngineReady(*facts, job.connector, info.made_of, info.adapters)))
     return EngineServer(loop, connector, door, door_niceness, ranks)
 
 

@@ -85,6 +85,7 @@ class NodeIdentity:
                 text_digest=text_digest,
                 kv_connector=ready.kv_connector,
                 made_of=ready.made_of,
+                adapters=ready.adapters,
             )
         )
 

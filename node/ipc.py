@@ -99,6 +99,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
     pooling: PoolingConfig = DEFAULT_POOLING
     kv_connector: str | None = None
     made_of: Mapping[str, str] = {}
+    adapters: tuple[str, ...] = ()
 
 
 class EngineStartFailed(msgspec.Struct, frozen=True, tag="refused"):

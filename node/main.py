@@ -76,7 +76,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
             format_address(host, engine.ready.kv_port),
         )
         text_digest = parcel.digest if parcel else None
-        facts = role, node_id, _names(config), addresses, engine.ready, text_digest
+        facts = role, node_id, config.served_names, addresses, engine.ready, text_digest
         identity = NodeIdentity.of(*facts)
         text = TextFilesRoute(parcel)
         try:
@@ -138,22 +138,22 @@ class _Node:
         )
 
     def _app(self, controller: RoleController) -> Asgi:
-        metrics, names = NodeMetrics(), _names(self.config)
+        metrics, ready = NodeMetrics(), self.engine.ready
         self.engine.on_outputs = metrics.record
         legs = LegFinder(self.identity.registration.zmq_address)
         door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
-        longest = self.engine.ready.max_model_len
         served = ServedModel(
-            names,
+            self.config.served_names,
             self.codec,
-            lambda: longest,
+            lambda: ready.max_model_len,
             created=int(time.time()),
             defaults=load_defaults(self.config.generation_config, self.config.model),
             max_logprobs=self.config.max_logprobs,
             tool_call_parser=self.config.tool_call_parser,
             reasoning_parser=self.config.reasoning_parser,
-            pooling=self.engine.ready.pooling,
+            pooling=ready.pooling,
             grammars=self.grammars,
+            adapters=ready.adapters,
         )
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
@@ -184,7 +184,7 @@ class _Node:
             "ready: %s node %s serves %s at http://%s, KV at %s",
             one.type.name.lower(),
             one.node_id,
-            one.model,
+            ", ".join((f"{one.model}", *one.adapters)),
             one.http_address,
             one.zmq_address,
         )
@@ -259,10 +259,6 @@ def _engine_process_config(
 
 def _niceness(role: Role, config: NodeConfig) -> int:
     return DECODE_NICENESS if role is Role.DECODE and config.device == "cpu" else 0
-
-
-def _names(config: NodeConfig) -> tuple[str, ...]:
-    return config.served_model_name or (config.model,)
 
 
 def _load_text(config: NodeConfig) -> tuple[TextCodec, TextParcel | None]:

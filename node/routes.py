@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from quart import Blueprint, Response, jsonify, request
 
+from api.errors import ModelNotFound
 from api.generate import NodeCall, decode_call
 from api.generated import DONE, encode_answer, encode_event, status_of
 from api.generator import (
@@ -23,11 +24,12 @@ from api.generator import (
     NodeLeaving,
     TicketEvent,
 )
+from api.served import named_adapter
 from api.wire import WireError
 from discovery.registration import Registration, to_map
 from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
-from engine.request import Request, RequestId
+from engine.request import RequestId
 from kv_transfer.ticket import KvTicket
 from node.engine_client import EngineClient
 from node.legs import LegFinder
@@ -80,11 +82,15 @@ class NodeRoutes:
         outer_id = request.headers.get("X-Request-Id") or uuid4().hex
         try:
             body = await request.get_data(as_text=False)
-            call = decode_call(cast("bytes", body), request_id=RequestId(outer_id))
+            call = self._with_adapter(
+                decode_call(cast("bytes", body), request_id=RequestId(outer_id))
+            )
             if call.leg.hold and call.leg.keep_open and not call.stream:
                 raise WireError("keep_open wants a stream to keep open", "kv_transfer_params")
             if (grammar := call.request.sampling.grammar) is not None:
                 await self.grammars.checked(grammar)
+        except ModelNotFound as unknown:
+            return _bad_call(WireError(str(unknown), unknown.param), 404, "NotFoundError")
         except GrammarRefused as refusal:
             return _bad_call(WireError(str(refusal), "structured_outputs"))
         except GrammarCheckBusy as busy:
@@ -95,18 +101,27 @@ class NodeRoutes:
         events = self.engine.events(call.request, leg)
         if call.stream:
             return await _streamed(call, events)
-        return await self._whole(call.request, events)
+        return await self._whole(call, events)
 
-    async def _whole(self, request: Request, events: LegEvents) -> Response:
+    def _with_adapter(self, call: NodeCall) -> NodeCall:
+        """The call, whose request has the adapter that it names; raises ModelNotFound."""
+        said = self.registration()
+        names = [name for name in (said.model, *said.aliases) if name is not None]
+        adapter = named_adapter(call.model, names, said.adapters)
+        if adapter is None:
+            return call
+        return replace(call, request=msgspec.structs.replace(call.request, adapter=adapter))
+
+    async def _whole(self, call: NodeCall, events: LegEvents) -> Response:
         received = list[Event]()
         async with aclosing(events):
             async for event in events:
                 if event is not None:
                     received.append(event)
         if isinstance(received[-1], FailedEvent):
-            return _refusal(request.request_id, received[-1])
-        model = self.registration().model or ""
-        body = encode_answer(request, received, model, int(time.time()))
+            return _refusal(call.request.request_id, received[-1])
+        model = call.model or self.registration().model or ""
+        body = encode_answer(call.request, received, model, int(time.time()))
         return Response(body, content_type=JSON)
 
 

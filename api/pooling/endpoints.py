@@ -59,7 +59,7 @@ class PoolingEndpoints:
 
     async def embeddings(self, body: EmbeddingsBody, outer_id: str) -> PoolingResponse:
         """POST /v1/embeddings."""
-        model = self.served.resolve_name(body.model)
+        model = self._model(body)
         self.parser.check("embed")
         wanted = PoolingSpec("embed", body.dimensions)
         requests = await self.parser.inputs(body, body.input, wanted, outer_id)
@@ -72,7 +72,7 @@ class PoolingEndpoints:
 
     async def pooling(self, body: VectorsBody, outer_id: str) -> PoolingResponse:
         """POST /pooling."""
-        model, facts = self.served.resolve_name(body.model), self.served.pooling
+        model, facts = self._model(body), self.served.pooling
         task = body.task or (facts.tasks[0] if facts else "embed")
         self.parser.check(task, "task")
         wanted = PoolingSpec(task, body.dimensions)
@@ -87,7 +87,7 @@ class PoolingEndpoints:
 
     async def classify(self, body: ClassifyBody, outer_id: str) -> PoolingResponse:
         """POST /classify."""
-        model = self.served.resolve_name(body.model)
+        model = self._model(body)
         self.parser.check("classify")
         requests = await self.parser.inputs(body, body.input, PoolingSpec("classify"), outer_id)
         vectors = await PoolingBatches(self.embedder).run(requests)
@@ -105,7 +105,7 @@ class PoolingEndpoints:
 
     async def score(self, body: ScoreBody, outer_id: str) -> PoolingResponse:
         """POST /score."""
-        model = self.served.resolve_name(body.model)
+        model = self._model(body)
         first = _one_of(body.text_1, body.queries, "text_1", "queries")
         second = _one_of(body.text_2, body.documents, "text_2", "documents")
         pairs = pairs_of(first, second)
@@ -115,7 +115,7 @@ class PoolingEndpoints:
 
     async def rerank(self, body: RerankBody, outer_id: str) -> PoolingResponse:
         """POST /rerank: the best documents first; equal scores keep their order."""
-        model = self.served.resolve_name(body.model)
+        model = self._model(body)
         pairs = pairs_of(body.query, body.documents, "documents")
         scores, requests = await self._scores(body, pairs, outer_id)
         best = sorted(enumerate(scores), key=lambda one: -one[1])[: body.top_n or None]
@@ -129,6 +129,13 @@ class PoolingEndpoints:
             for index, score in best
         )
         return await self._answer(f"rerank-{outer_id}", model, results, requests, ranked=True)
+
+    def _model(self, body: PoolingBody) -> str:
+        """The name in the answer; raises ApiError for one that is no model's."""
+        if (adapter := self.served.adapter(body.model)) is not None:
+            why = f"{adapter} is a LoRA adapter: adapters are for generation only"
+            raise BadRequest(why, "model")
+        return self.served.resolve_name(body.model)
 
     async def _scores(
         self, body: PoolingBody, pairs: Sequence[Pair], outer_id: str

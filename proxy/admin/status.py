@@ -55,6 +55,7 @@ def served_models(models: Sequence[ServedModel]) -> list[dict[str, Any]]:
     return [
         {
             "names": list(one.names),
+            "adapters": list(one.adapters),
             "model": one.root,
             "fingerprint": one.key and one.key[1],
             "max_model_len": one.max_model_len(),
@@ -78,6 +79,7 @@ def _describe(node: Node, registry: Registry, breakers: Health, now: float) -> d
         "zmq_address": said.zmq_address,
         "node_id": said.node_id,
         "model": said.model,
+        "adapters": list(said.adapters),
         "fingerprint": said.fingerprint,
         "max_model_len": said.max_model_len,
         "state": said.state.value,

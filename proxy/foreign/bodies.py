@@ -97,7 +97,9 @@ def _seed(sampling: Sampling) -> int:
 
 
 def _shared(request: Request, params: Params | None, *, stream: bool) -> dict[str, object]:
-    """Fields that both endpoints have; defaults are omitted."""
+    """Fields that both endpoints have; defaults are omitted. Raises UnsupportedByVllm."""
+    if request.adapter is not None:  # no adapter of such a node is known here
+        raise UnsupportedByVllm("an adapter cannot be told to a node of vLLM", "model")
     said: dict[str, object] = {"stream": stream}
     if request.cache_salt:
         said["cache_salt"] = request.cache_salt

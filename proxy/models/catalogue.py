@@ -148,9 +148,9 @@ class Catalogue:
             raise NoNodeAvailable("no node has said yet what it serves")
         recent = self._recent_pools()
         name = asked or self._default(recent)
-        named = [self._served[pool.key] for pool in recent if name in pool.names]
+        named = [self._served[pool.key] for pool in recent if name in pool.all_names]
         if not named:
-            known = sorted({one for key in self._live for one in self._pools[key].names})
+            known = sorted({one for key in self._live for one in self._pools[key].all_names})
             others = ", ".join(known[:MOST_NAMED])
             said = f"The model `{name}` does not exist. There are: {others}"
             raise ModelNotFound(said, "model")
@@ -285,6 +285,7 @@ class Catalogue:
             key=pool.key,
             no_text=reason,
             pending=pending,
+            adapters=pool.adapters,
         )
 
 

@@ -40,8 +40,9 @@ class ConfiguredNames:
 class ModelPool:
     """The nodes of one model: its `names`, own name first, and `digests` of its text files.
 
-    `own`: the proxy's settings are about it. `foreign`: all its nodes are vLLM's. Of several
-    digests, the one that most nodes register comes first.
+    `adapters` are the LoRA adapters that all of them have loaded. `own`: the proxy's settings
+    are about it. `foreign`: all its nodes are vLLM's. Of several digests, the one that most
+    nodes register comes first.
     """
 
     key: Model
@@ -49,6 +50,12 @@ class ModelPool:
     digests: tuple[str, ...] = ()
     own: bool = False
     foreign: bool = False
+    adapters: tuple[str, ...] = ()
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """All that clients may ask for here: the model by its names, and its adapters."""
+        return tuple(dict.fromkeys((*self.names, *self.adapters)))
 
 
 def model_pools(nodes: Iterable[Node], configured: ConfiguredNames) -> dict[Model, ModelPool]:
@@ -76,7 +83,9 @@ def _pool(key: Model, nodes: Sequence[Node], configured: ConfiguredNames) -> Mod
     digests = tuple(sorted(named, key=lambda one: (-named[one], one)))
     every = [name for one in registrations for name in (one.model, *one.aliases) if name]
     names = configured.client_names if ours else tuple(dict.fromkeys(every))
-    return ModelPool(key, names, digests, ours, not any(node.ours for node in nodes))
+    common = set[str].intersection(*(set(one.adapters) for one in registrations))
+    adapters = tuple(one for one in registrations[0].adapters if one in common)
+    return ModelPool(key, names, digests, ours, not any(node.ours for node in nodes), adapters)
 
 
 @dataclass(slots=True)

@@ -30,8 +30,9 @@ def request_attributes(exchange: HttpExchange, model: str) -> Mapping[str, Value
         found["gen_ai.operation.name"] = operation
     if exchange.choices:
         found["gen_ai.request.id"] = exchange.request_id
-        named = exchange.choices[0].request.model
-        found["gen_ai.response.model"] = (named and named[0]) or model
+        asked = exchange.choices[0].request
+        named = asked.adapter or (asked.model and asked.model[0])
+        found["gen_ai.response.model"] = named or model
         found.update(_asked(exchange.choices[0], len(exchange.choices)))
         found.update(_used(exchange))
         found.update(_latencies(exchange))

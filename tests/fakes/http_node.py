@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from quart import Blueprint, Quart, Response, request
 
+from api.errors import ModelNotFound
 from api.generate import NodeCall, decode_call
 from api.generated import DONE, encode_event
 from api.generator import (
@@ -23,7 +24,7 @@ from api.generator import (
     TicketEvent,
 )
 from api.routes import openai_routes
-from api.served import ServedModel
+from api.served import ServedModel, named_adapter
 from api.wire import WireError
 from discovery.registration import Registration, to_map
 from engine.api import EngineLoad
@@ -110,6 +111,13 @@ class HttpNode:
         finally:
             self._close()
 
+    def resolved(self, call: NodeCall) -> NodeCall:
+        """With the adapter that it names."""
+        said = self.node.registration
+        names = [name for name in (said.model, *said.aliases) if name is not None]
+        adapter = named_adapter(call.model, names, said.adapters)
+        return replace(call, request=msgspec.structs.replace(call.request, adapter=adapter))
+
     async def generate(self, call: NodeCall) -> AsyncGenerator[Event]:
         self.open += 1
         self.idle.clear()
@@ -135,9 +143,11 @@ def node_app(http: HttpNode) -> Quart:
         body: Any = await request.get_data(as_text=False)
         http.seen = {name: request.headers.get(name) for name in TRACING}
         try:
-            call = decode_call(body, request_id=RequestId("without"))
+            call = http.resolved(decode_call(body, request_id=RequestId("without")))
         except WireError as error:
             return _refused(400, str(error), error.param)
+        except ModelNotFound as unknown:
+            return _refused(404, str(unknown), unknown.param)
         events = http.generate(call)
         try:
             first = await anext(events)

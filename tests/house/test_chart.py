@@ -32,6 +32,7 @@ FULL: dict[str, Any] = {
     "image": {"pullSecrets": [{"name": "registry"}]},
     "nodeSettings": {
         "max_num_seqs": 128,
+        "lora_modules": ["sql=/models/sql"],
         "device": "cuda",
         "gpu_memory_utilization": 0.85,
         "enable_prefix_caching": True,
@@ -121,6 +122,7 @@ def test_what_is_said_of_one_kind_comes_before_what_is_said_of_both(tmp_path: Pa
     assert prefill.gpu_memory_utilization == decode.gpu_memory_utilization == 0.85
     assert decode.speculative_config == '{"method": "ngram"}'
     assert decode.served_model_name == ("one", 'a "quoted" name')
+    assert prefill.lora_modules == decode.lora_modules == ("sql=/models/sql",)
     assert (prefill.enable_prefix_caching, decode.enable_prefix_caching) == (False, True)
     assert proxy.policy == "least_loaded"
 

@@ -83,6 +83,7 @@ def test_status_has_vllms_keys_and_all_of_every_node() -> None:
         "zmq_address": "h:0",
         "node_id": "n0",
         "model": "m",
+        "adapters": [],
         "fingerprint": "f",
         "max_model_len": 99,
         "state": "ready",
