@@ -50,10 +50,15 @@ class Shape(Protocol):
 
 @dataclass(slots=True)
 class OurEngine:
-    """An engine with memory for the largest batch and context of all measurements."""
+    """An engine with memory for the largest batch and context of all measurements.
+
+    Its requests name `adapters` in turns, or none.
+    """
 
     engine: TorchEngine
     shape: Shape
+    adapters: Sequence[str] = ()
+    _requests: int = 0
 
     @classmethod
     def load(
@@ -156,4 +161,8 @@ class OurEngine:
     def _request(self, length: int, answer: int) -> Request:
         prompt = tuple(torch.randint(1, self.shape.vocab_size, (length,)).tolist())  # fast
         name = RequestId(f"{random.getrandbits(64):x}")
-        return Request(name, prompt, Sampling(answer, temperature=0, ignore_eos=True))
+        sampling, adapter = Sampling(answer, temperature=0, ignore_eos=True), None
+        if self.adapters:
+            adapter = self.adapters[self._requests % len(self.adapters)]
+        self._requests += 1
+        return Request(name, prompt, sampling, adapter=adapter)

@@ -24,9 +24,10 @@ import torch
 from bench.gpu import rows as our_rows
 from bench.gpu.measuring import Measured, told
 from bench.gpu.order import RowEntry, find_entries
+from bench.gpu.rows.adapted_steps import ADAPTERS
 from bench.gpu.shapes import SHAPES, Shape
 
-STEPS, OVERLAPPED = "steps", "overlapped_steps"
+STEPS, OVERLAPPED, ADAPTED = ENGINES = "steps", "overlapped_steps", "adapted_steps"
 WITHOUT_KERNELS = {"handovers", "loading", "their_steps", "products", "apart_steps"}
 """Or without kernels that no other module has."""
 LAYERS = 4  # all layers have the same launches
@@ -56,9 +57,9 @@ def compile_module(shape: Shape, module: str, package: ModuleType = our_rows) ->
     from engine.kernels.gpu.overlapping import overlap_launches
 
     compile_only()
-    if module in (STEPS, OVERLAPPED):
+    if module in ENGINES:
         overlap_launches(on=module == OVERLAPPED)
-        _engine(shape)
+        _engine(shape, adapters=ADAPTERS if module == ADAPTED else 0)
         return
     for entry in find_entries([shape], [], package):
         if entry.module != module or isinstance(entry.row, Measured):
@@ -81,12 +82,12 @@ def compile_only() -> None:
     JITFunction.run = compiled
 
 
-def _engine(shape: Shape) -> None:
+def _engine(shape: Shape, adapters: int) -> None:
     """Compile all that an engine launches at startup, and its decode steps."""
     from bench.gpu.engines import Loaded
 
     layers = min(LAYERS, shape.num_hidden_layers)
-    Loaded(replace(shape, num_hidden_layers=layers), _accelerator()).on(META)
+    Loaded(replace(shape, num_hidden_layers=layers), _accelerator(), adapters).on(META)
 
 
 def _accelerator() -> Any:  # noqa: ANN401  engine.running.accelerator's, more than torch and triton

@@ -5,11 +5,13 @@ It imports more than torch and triton, so rows import it only in `make`.
 
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from bench.adapter_files import write_adapters
 from bench.engine.ours import OurEngine
 from bench.gpu.shapes import Shape
 from engine.running.accelerator import Accelerator
@@ -22,11 +24,13 @@ ROOM = 256  # tokens that a decode row may add to each sequence
 class Loaded:
     """One engine for all rows of a shape, loaded by the first.
 
-    `accelerator` replaces the device's own.
+    `accelerator` replaces the device's own. `adapters` is how many LoRA adapters it has, which
+    its requests name in turns.
     """
 
     shape: Shape
     accelerator: Accelerator | None = None
+    adapters: int = 0
     _ours: OurEngine | None = field(default=None)
 
     def on(self, device: torch.device) -> OurEngine:
@@ -34,10 +38,14 @@ class Loaded:
         if self._ours is None:
             with tempfile.TemporaryDirectory() as folder:
                 write_config(Path(folder), self.shape)
-                self._ours = self._load(folder, device)
+                modules = write_adapters(
+                    Path(folder), self.shape, self.adapters, self.shape.dtype
+                )
+                self._ours = self._load(folder, device, modules)
+                self._ours.adapters = [one.partition("=")[0] for one in modules]
         return self._ours
 
-    def _load(self, folder: str, device: torch.device) -> OurEngine:
+    def _load(self, folder: str, device: torch.device, modules: Sequence[str]) -> OurEngine:
         shape = self.shape
         settings = EngineConfig(
             model=folder,
@@ -45,6 +53,7 @@ class Loaded:
             device=str(device),
             cpu_kernels="torch" if shape.quantization else "auto",
             quantization=shape.quantization,
+            lora_modules=tuple(modules),
             block_size=shape.block_size,
             max_num_batched_tokens=shape.prefill,
         )

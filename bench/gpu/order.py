@@ -20,17 +20,19 @@ ORDER = (
     "few_rows",
     "overlapped_steps",
     "apart_steps",
+    "adapted_steps",
     "their_steps",
     "step_products",
     "products",
     "stored",
     "experts",
+    "adapters",
     "rounded",
     "pointwise",
     "sampling",
     "pieces",
 )
-ALONE = {"steps", "overlapped_steps", "apart_steps", "their_steps"}
+ALONE = {"steps", "overlapped_steps", "apart_steps", "adapted_steps", "their_steps"}
 """Modules whose model fills the device, so that no other may be loaded beside it."""
 
 

@@ -42,8 +42,16 @@ def add_adapters_twin(
     for adapter, (first, end) in enumerate(pairwise(rows.offsets.tolist())):
         if first == end:
             continue
+        down, up = stack.down[adapter].to(wide), stack.up[adapter].to(wide)
+        if end - first == len(outputs):  # all rows have it, in whichever order
+            outputs += _added(inputs, down, up)
+            break
         ours = rows.order[first:end].long()
-        inner = inputs[ours].to(wide) @ stack.down[adapter].to(wide).T
-        added = inner.to(inputs.dtype).to(wide) @ stack.up[adapter].to(wide).T
-        outputs[ours] = (outputs[ours].to(wide) + added).to(outputs.dtype)
+        outputs[ours] += _added(inputs[ours], down, up)
     return outputs
+
+
+def _added(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """[rows, outputs] in the dtype of the factors."""
+    inner = inputs.to(down.dtype) @ down.T
+    return inner.to(inputs.dtype).to(up.dtype) @ up.T

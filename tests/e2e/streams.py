@@ -19,10 +19,11 @@ async def chunks(
     asked: Sequence[int],
     length: int,
     name: str | None = None,
+    model: str = MODEL,
 ) -> AsyncGenerator[dict[str, Any]]:
     """The events of a greedy answer of so many tokens, none of them an error."""
     body = {
-        "model": MODEL,
+        "model": model,
         "prompt": list(asked),
         "max_tokens": length,
         "temperature": 0,

@@ -15,7 +15,6 @@ from engine.running.device import DeviceRunner
 from engine.stepping.ahead import AheadStepper
 from engine.stepping.stepper import PlainStepper
 from tests.fakes.adapters import make_adapter, named
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import load, run
 from tests.integration.test_device_steps import SEEDED, runner_of
@@ -91,16 +90,12 @@ def test_a_step_without_adapters_takes_the_path_of_few_rows(
         assert len(kernels.seen) == few * LAYERS * PRODUCTS_OF_A_LAYER
 
 
-@pytest.mark.parametrize("family", ["llama", "phi3", "deepseek_v3"])
-def test_the_interpreted_kernels(family: str, tmp_path: Path) -> None:
-    base = make_checkpoint(tmp_path / "base", family)
-    modules = {"llama": ["q_proj", "down_proj"], "phi3": ["qkv_proj"]}.get(family, ["o_proj"])
-    ours = named(make_adapter(base, tmp_path / "first", target_modules=modules))
+def test_the_interpreted_kernels(llama: Path, two: tuple[str, ...]) -> None:
     accelerator = FakeAccelerator(TritonKernels(), products=TritonProducts())
-    settings: dict[str, object] = {"lora_modules": ours, "max_num_batched_tokens": 24}
-    engine = on_device(base, accelerator, enforce_eager=True, **settings)
-    every = asked([None, "first"], replace(SEEDED, max_tokens=3))[1:3]
-    assert run(engine, every) == run(load(base, lora_modules=ours), every)
+    settings: dict[str, object] = {"lora_modules": two, "max_num_batched_tokens": 24}
+    engine = on_device(llama, accelerator, enforce_eager=True, **settings)
+    every = asked(NAMES, replace(SEEDED, max_tokens=3))[1:4]
+    assert run(engine, every) == run(load(llama, lora_modules=two), every)
 
 
 @pytest.mark.parametrize("quantization", ["fp8", "int4"])

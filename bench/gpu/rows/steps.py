@@ -28,9 +28,9 @@ def rows(shape: Shape) -> Iterator[Row]:
     for batch in _wanted_first(shape.batches):
         make = partial(decode, loaded, batch)
         yield Row("decode step", f"batch {batch}, context {shape.context}", make)
-    yield Row("prefill", f"{shape.prefill} tokens", partial(_prefill, loaded, shape.prefill))
+    yield Row("prefill", f"{shape.prefill} tokens", partial(prefill, loaded, shape.prefill))
     for tokens in shape.few:
-        make = partial(_prefill, loaded, tokens)
+        make = partial(prefill, loaded, tokens)
         yield Row("short prefill", f"{tokens} tokens", make)
         make = partial(_without_graphs, loaded, tokens)
         yield Row("short prefill without graphs", f"{tokens} tokens", make)
@@ -52,7 +52,8 @@ def decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
     return Prepared(step, floor, steps=True, close=partial(ours.end, names))
 
 
-def _prefill(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
+def prefill(loaded: "Loaded", tokens: int, device: torch.device) -> Prepared:
+    """A prompt of so many tokens, in one piece."""
     ours = loaded.on(device)
     run = partial(ours.prompt, tokens)
     floor = prompt_floor(loaded.shape, tokens, _experts(loaded, ours, run))
@@ -70,7 +71,7 @@ def _without_graphs(loaded: "Loaded", tokens: int, device: torch.device) -> Prep
     """A prompt launched kernel by kernel, like larger batches."""
     from engine.running.device import DeviceRunner
 
-    prepared, runner = _prefill(loaded, tokens, device), loaded.on(device).runner
+    prepared, runner = prefill(loaded, tokens, device), loaded.on(device).runner
     if not isinstance(runner, DeviceRunner):
         return prepared  # a CPU's runner, which has no graphs
     pieces, runner.pieces = runner.pieces, None
