@@ -15,21 +15,23 @@ E4M3 = torch.float8_e4m3fn
 class QuantizedRows:
     """Rows that a norm or gate has quantized to fp8, for products with fp8 weights.
 
-    `dtype` is the dtype before quantization, and that of the product's output.
+    `dtype` is the dtype before quantization, and that of the product's output. `group` numbers
+    of a row share a scale; None: a whole row.
     """
 
     values: Tensor  # [rows, size] float8_e4m3fn
     scales: Tensor  # [rows, groups] float32: one for each group of a row's numbers
     dtype: torch.dtype
+    group: int | None = None
 
     def __len__(self) -> int:
         """The number of rows."""
         return len(self.values)
 
-    def whole(self, group: int | None) -> Tensor:
-        """[rows, size] dequantized, float32 or wider; see `quantize_rows_twin` for `group`."""
+    def whole(self) -> Tensor:
+        """[rows, size] dequantized, float32 or wider."""
         size, wide = self.values.shape[1], torch.promote_types(self.dtype, torch.float32)
-        spread = self.scales.repeat_interleave(group or size, 1)[:, :size]
+        spread = self.scales.repeat_interleave(self.group or size, 1)[:, :size]
         return self.values.to(wide) * spread
 
 
@@ -39,7 +41,6 @@ class DualRows:
 
     whole: Tensor  # [rows, size]
     quantized: QuantizedRows  # the same rows
-    group: int | None  # how many numbers of `quantized` share a scale; None: a whole row
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,18 +64,18 @@ def whole_rows(rows: Rows) -> Tensor:
 
 
 def already_quantized(rows: Rows, group: int | None) -> QuantizedRows | None:
-    """The rows if already quantized; None: quantize them now.
-
-    DualRows must have this `group`; for QuantizedRows the caller guarantees it.
-    """
+    """The rows if already quantized with a scale for each `group`; None: quantize them now."""
     if isinstance(rows, DualRows):
-        return rows.quantized if rows.group == group else None
-    return rows if isinstance(rows, QuantizedRows) else None
+        return rows.quantized if rows.quantized.group == group else None
+    if isinstance(rows, QuantizedRows):
+        assert rows.group == group, "quantized as this weight wants them"
+        return rows
+    return None
 
 
 def quantize_rows_twin(rows: Tensor, group: int | None) -> QuantizedRows:
     """[rows, size] in fp8, with a scale for each row, or for each `group` numbers of it."""
-    return QuantizedRows(*to_fp8(rows, group or rows.shape[1]), rows.dtype)
+    return QuantizedRows(*to_fp8(rows, group or rows.shape[1]), rows.dtype, group)
 
 
 def to_fp8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:

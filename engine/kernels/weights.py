@@ -191,7 +191,7 @@ def quantized_inputs(rows: Rows, weight: Weight) -> Tensor:
         return whole_rows(rows).to(wide(rows))
     group = weight.row_group
     ours = already_quantized(rows, group)
-    return (quantize_rows_twin(whole_rows(rows), group) if ours is None else ours).whole(group)
+    return (quantize_rows_twin(whole_rows(rows), group) if ours is None else ours).whole()
 
 
 def fp8_weight(weight: Tensor, *, blocked: bool = False) -> Fp8Weight:

@@ -60,7 +60,9 @@ class ObservedPipeline:
             logger.info("%s", timeline.log_line(self._name(request), exchange.endpoint))
 
     def _name(self, request: Request | PoolingRequest) -> str:
-        """The model's own name, if the request says which model it is for."""
+        """The adapter's, or the model's own if the request says which model it is for."""
+        if isinstance(request, Request) and request.adapter is not None:
+            return request.adapter
         return (request.model and request.model[0]) or self.model
 
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:

@@ -45,7 +45,7 @@ def normed_alike(one: QuantizedRows, other: QuantizedRows) -> None:
 
 def both_equal(ours: DualRows, whole: Tensor, group: int | None) -> None:
     """`ours` is `whole`, to its last bits on a GPU, and what rounding ours afterwards makes."""
-    assert ours.group == group
+    assert ours.quantized.group == group
     assert ours.dtype is whole.dtype
     away = 4 * torch.finfo(whole.dtype).eps if whole.is_cuda else 0.0
     torch.testing.assert_close(ours.whole, whole, rtol=away, atol=0, equal_nan=True)
@@ -194,10 +194,13 @@ def test_of_both_a_product_takes_what_it_wants(
     fits = weight.row_group == group
     elsewhere = quantize_rows(rows if fits else torch.full_like(rows, torch.nan), group)
     unlike = torch.full_like(rows, torch.nan) if fits else rows
-    given = DualRows(unlike, elsewhere, group)
+    given = DualRows(unlike, elsewhere)
     for products in (TritonProducts(), TorchProducts()):
         assert torch.equal(products.multiply(given, weight), products.multiply(rows, weight))
     assert whole_rows(given) is unlike
+    for products in () if fits else (TritonProducts(), TorchProducts()):
+        with pytest.raises(AssertionError, match="as this weight wants"):
+            products.multiply(elsewhere, weight)  # nobody has the whole rows
 
 
 @pytest.mark.parametrize("blocked", [False, True])

@@ -54,7 +54,7 @@ def norm_dual(x: Tensor, weight: Tensor, eps: float, group: int | None) -> DualR
 def _empty_both(like: Tensor, group: int | None) -> DualRows:
     rows, size = like.shape
     whole = torch.empty((rows, size), dtype=like.dtype, device=like.device)
-    return DualRows(whole, empty_quantized(rows, size, group, like), group)
+    return DualRows(whole, empty_quantized(rows, size, group, like))
 
 
 def _launch_norm(

@@ -110,7 +110,7 @@ def empty_quantized(rows: int, size: int, group: int | None, like: Tensor) -> Qu
     groups = 1 if group is None else -(-size // group)
     values = torch.empty((rows, size), dtype=E4M3, device=like.device)
     scales = torch.empty((groups, rows), dtype=torch.float32, device=like.device)
-    return QuantizedRows(values, scales.T, like.dtype)
+    return QuantizedRows(values, scales.T, like.dtype, group)
 
 
 def quantize_rows(rows: Tensor, group: int | None) -> QuantizedRows:

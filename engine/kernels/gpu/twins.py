@@ -72,7 +72,7 @@ class TorchDualOutput:
         return self._both(normed), added
 
     def _both(self, normed: Tensor) -> DualRows:
-        return DualRows(normed, quantize_rows_twin(normed, self.group), self.group)
+        return DualRows(normed, quantize_rows_twin(normed, self.group))
 
 
 class TorchKernels:
