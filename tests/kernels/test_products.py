@@ -274,6 +274,7 @@ def test_real_shapes(
 @pytest.mark.parametrize("half", ["torch.bfloat16", "torch.float16"])
 def test_they_compile_for_hopper_and_nothing_spills(half: str) -> None:
     calls = [
+        "from engine.kernels.weights import Fp8Weight, Int4Weight;"
         f"weight = {weight.replace('torch.bfloat16', half)};"
         f"[TritonProducts().multiply(torch.ones(rows, 1024, dtype={half}), weight) "
         "for rows in (4, 300)]"
