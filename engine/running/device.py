@@ -50,8 +50,9 @@ class DeviceRunner:
     drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
     device_sampler: KernelSampler | None = None
     graphs: Graphs | None = None
-    adapter_graphs: Graphs | None = None
     pieces: PiecewiseGraphs | None = None
+    adapter_graphs: Graphs | None = None
+    adapter_pieces: PiecewiseGraphs | None = None
 
     def __post_init__(self) -> None:
         """Allocate the staging buffers for the largest batch."""
@@ -85,7 +86,7 @@ class DeviceRunner:
         """Run kernel by kernel, or with piecewise graphs if the batch has few tokens."""
         singles, size = len(plan.singles), self._size_of(plan)
         longest = max((span.length for span in plan.chunks), default=0)
-        pieces = None if plan.has_adapters else self.pieces
+        pieces = self.adapter_pieces if plan.has_adapters else self.pieces
         rows = None if pieces is None else pieces.fitting_size(size.tokens)
         if pieces is None or rows is None:
             fields = self.staging.stage(size, plan)
@@ -150,24 +151,29 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:
-        """Capture decode steps by batch size, others by tokens; KV memory is still empty."""
-        self._capture_decode_steps(recorder)
-        self._capture_pieces(recorder)
+        """Capture decode steps by batch size, others by tokens; KV memory is still empty.
 
-    def _capture_decode_steps(self, recorder: Recorder) -> None:
-        sizes = graph_sizes(self.limits.max_sequences)
-        rows, config = sizes[-1], self.model.config
-        like = self.memory.block_rows
-        self.graphs = Graphs(
-            ForwardOutput(
-                like.new_empty(rows, config.hidden_size),
-                like.new_empty(rows, config.vocab_size, dtype=torch.float32),
-            )
+        Twice if there are adapters: with and without them.
+        """
+        rows, config = graph_sizes(self.limits.max_sequences)[-1], self.model.config
+        tokens, like = piece_sizes(self.limits.max_tokens)[-1], self.memory.block_rows
+        outputs = ForwardOutput(
+            like.new_empty(rows, config.hidden_size),
+            like.new_empty(rows, config.vocab_size, dtype=torch.float32),
         )
-        self.graphs.capture(recorder, sizes, partial(self._step_of, adapted=False))
+        hidden = like.new_empty(tokens, config.hidden_size)
+        self.graphs = self._decode_graphs(recorder, outputs, adapted=False)
+        self.pieces = self._piecewise_graphs(recorder, hidden, adapted=False)
         if self._num_adapters and self.accelerator.products is not None:  # torch's wait
-            self.adapter_graphs = Graphs(self.graphs.outputs)
-            self.adapter_graphs.capture(recorder, sizes, partial(self._step_of, adapted=True))
+            self.adapter_graphs = self._decode_graphs(recorder, outputs, adapted=True)
+            self.adapter_pieces = self._piecewise_graphs(recorder, hidden, adapted=True)
+
+    def _decode_graphs(
+        self, recorder: Recorder, outputs: ForwardOutput, *, adapted: bool
+    ) -> Graphs:
+        sizes, graphs = graph_sizes(self.limits.max_sequences), Graphs(outputs)
+        graphs.capture(recorder, sizes, partial(self._step_of, adapted=adapted))
+        return graphs
 
     def _step_of(self, sequences: int, *, adapted: bool) -> Step:
         """A decode step over the staged fields of so many sequences, all padding yet."""
@@ -180,17 +186,18 @@ class DeviceRunner:
 
         return step
 
-    def _capture_pieces(self, recorder: Recorder) -> None:
-        sizes = piece_sizes(self.limits.max_tokens)
-        like = self.memory.block_rows
-        self.pieces = PiecewiseGraphs(like.new_empty(sizes[-1], self.model.config.hidden_size))
-        self.pieces.capture(recorder, sizes, partial(self._pieces_of, recorder))
+    def _piecewise_graphs(
+        self, recorder: Recorder, hidden: Tensor, *, adapted: bool
+    ) -> PiecewiseGraphs:
+        sizes, pieces = piece_sizes(self.limits.max_tokens), PiecewiseGraphs(hidden)
+        pieces.capture(recorder, sizes, partial(self._pieces_of, recorder, adapted=adapted))
+        return pieces
 
-    def _pieces_of(self, recorder: Recorder, tokens: int) -> Forward:
+    def _pieces_of(self, recorder: Recorder, tokens: int, *, adapted: bool) -> Forward:
         """A forward pass over the staged fields of so many tokens, all padding yet."""
         size = BatchSize(tokens, 1, self._most_blocks, self._num_adapters)
         fields = self.staging.clear(size)
-        self._set_adapters(None)
+        self._set_adapters(fields if adapted else None)
         memory, kernels = self.memory, self.accelerator.kernels
 
         def forward(cut: Cut) -> tuple[Tensor, Sequence[AttentionCall]]:

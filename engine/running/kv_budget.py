@@ -130,9 +130,8 @@ def measure(
 ) -> MemoryNeeds:
     """Run the largest batches over a `memory` that is just large enough for them.
 
-    Where there are LoRA adapters, with one of them.
-
-    All graphs share one memory pool, which is as large as the largest of them needs.
+    If the model has LoRA adapters, all sequences have one. All graphs share one memory pool,
+    which is as large as the largest of them needs.
     """
     runner = DeviceRunner(model, memory, accelerator, limits)
     adapter = None if adapters_of(model) is None else 0
@@ -142,7 +141,7 @@ def measure(
     if not graphs:
         return MemoryNeeds(most, 0)
     few = replace(limits, max_tokens=piece_sizes(limits.max_tokens)[-1])
-    pieces = _needs(accelerator, runner, _prompts(memory, few, None))
+    pieces = _needs(accelerator, runner, _prompts(memory, few, adapter))
     return MemoryNeeds(most, max(singles, pieces))
 
 

@@ -70,11 +70,12 @@ def test_graphs_with_adapters_and_graphs_without(
     assert adapter_graphs is not None
     assert list(graphs.sizes) == list(adapter_graphs.sizes) == [1, 2, 4, 6]
     for names in (NAMES, [None], ["second"]):
-        before = accelerator.tape.replayed
+        before = accelerator.tape.replayed, accelerator.tape.replayed_pieces
         right = expected if names is NAMES else run(load(llama, lora_modules=two), asked(names))
         said = run(engine, asked(names, SEEDED) if names is NAMES else asked(names))
         assert said == right
-        assert accelerator.tape.replayed > before
+        assert accelerator.tape.replayed > before[0]
+        assert accelerator.tape.replayed_pieces > before[1]
 
 
 def test_a_step_without_adapters_takes_the_path_of_few_rows(
@@ -112,7 +113,8 @@ def test_products_that_wait_for_the_device_are_not_captured(
     llama: Path, two: tuple[str, ...], expected: list[list[int]]
 ) -> None:
     engine = on_device(llama, lora_modules=two)
-    assert runner_of(engine).adapter_graphs is None
+    runner = runner_of(engine)
+    assert (runner.adapter_graphs, runner.adapter_pieces) == (None, None)
     assert run(engine, asked(NAMES, SEEDED)) == expected
 
 
