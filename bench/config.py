@@ -13,25 +13,25 @@ class BenchConfig:
     """What is asked, of whom."""
 
     url: str | None = None
-    """An endpoint that runs. Default: a cluster of two nodes and --model is started."""
+    """A running endpoint. Default: start a cluster of two nodes with --model."""
     model: str | None = None
-    """What the endpoint calls its model. Without --url: a checkpoint to start it with."""
+    """The name of the model at --url. Without --url: the checkpoint to start a cluster with."""
     api_key: tuple[str, ...] = ()
-    """A client's key, for an endpoint that wants one; the first is used."""
+    """API key for the endpoint, if it needs one; the first is used."""
     runs: int = 3
-    """How often it is measured; the median counts."""
+    """How many runs; the median counts."""
     requests: int = 256
-    """How many requests one run has."""
+    """How many requests in each run."""
     concurrency: int = 8
-    """How many are under way at any time."""
+    """How many requests are in flight at any time."""
     prompt_tokens: int = 256
-    """Length of each prompt; all are different."""
+    """Tokens of each prompt; all prompts differ."""
     output_tokens: int = 32
-    """Length of each answer."""
+    """Tokens of each answer."""
     vocabulary: int = 8000
-    """Prompts are of token ids below this."""
+    """Prompts consist of token ids below this."""
     kv_connector: Literal["nixl", "tcp"] = "nixl"
-    """How KV travels in the cluster that is started."""
+    """How KV is transferred in the cluster that is started."""
 
     def __post_init__(self) -> None:
         """Refuse what measures nothing."""

@@ -23,7 +23,7 @@ class UpConfig(ServingOptions, ProxyOptions):
     prefill: int = 1
     """How many prefill nodes."""
     decode: int = 1
-    """How many decode nodes; a model that only makes vectors needs none."""
+    """How many decode nodes; a model that does not generate needs none."""
     port: int = PROXY_PORT
     """HTTP port of the proxy; 0: every port of the cluster is any free one."""
     discovery_port: int | None = None
@@ -45,7 +45,7 @@ class UpConfig(ServingOptions, ProxyOptions):
     decode_tensor_parallel_size: int | None = None
     """Processes of each decode node. Default: --tensor-parallel-size."""
     ready_timeout_s: float = 1200.0
-    """How long to wait for all of it to be ready."""
+    """How long to wait for the whole cluster to be ready."""
 
     def __post_init__(self) -> None:
         """Refuse inconsistent settings."""

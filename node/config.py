@@ -27,75 +27,75 @@ class ServingOptions:
     """What all nodes of one cluster are given alike."""
 
     served_model_name: tuple[str, ...] = ()
-    """What clients call the model; the first is shown. Default: as --model says."""
+    """Names of the model for clients; the first is registered as its own. Default: --model."""
     tokenizer: str | None = None
-    """Folder or hub name of the tokenizer. Default: the model's own."""
+    """Folder or hub name of the tokenizer. Default: the model's."""
     lora_modules: tuple[str, ...] = ()
     """LoRA adapters, each as name=path; clients ask for one by giving its name as model."""
     model_impl: Literal["auto", "pdserve", "transformers"] = "auto"
-    """Whose code runs the model; auto takes ours where we have the family."""
+    """Whose code runs the model; auto: pdserve's if it has the family."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
-    """Where weights come from: safetensors files, as auto is, or dummy: random ones."""
+    """Where weights come from: safetensors files (auto is the same), or dummy: random ones."""
     seed: int = 0
-    """Of what --load-format dummy makes up; nodes with the same one have the same weights."""
+    """Seed of the weights of --load-format dummy; nodes with equal seeds have equal weights."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV; auto takes the checkpoint's."""
+    """Type of weights and KV; auto: the checkpoint's."""
     device: str = "cpu"
     """Any torch device."""
     tensor_parallel_size: int = 1
-    """Processes of each node that share out its model; --device is the first one's."""
+    """Processes of each node that share its model; --device is the first one's."""
     threads: int | None = None
-    """Cores for an engine's kernels. Default: the machine's; `up` shares them among nodes."""
+    """Cores for an engine's kernels. Default: all; `up` divides them among nodes."""
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
-    """Compiled kernels, plain torch, or compiled ones where there is a compiler."""
+    """Compiled kernels (native), plain torch, or auto: compiled ones if there is a compiler."""
     quantization: Literal["int8", "fp8", "int4"] | None = None
-    """Weights of 8 or 4 bits, made from the checkpoint's. Default: as they are."""
+    """Quantize weights to 8 or 4 bits when they are loaded. Default: as they are."""
     max_model_len: int | None = None
-    """Longest prompt plus answer, in tokens. Default: what the model was trained for."""
+    """Most tokens of a prompt and its answer. Default: what the model was trained for."""
     max_num_seqs: int = 64
     """Most requests in one batch."""
     max_num_batched_tokens: int | None = None
     """Most tokens in one batch; longer prompts run in chunks. Default: 256, off a CPU 2048."""
     block_size: int = 16
-    """Tokens of one KV block; of nodes that work together one's divides the other's."""
+    """Tokens of one KV block; of two nodes that exchange KV, one's must divide the other's."""
     kv_cache_memory_bytes: int | None = None
     """Memory for KV blocks. Default: what all seats need, at most a quarter of what is free."""
     gpu_memory_utilization: float | None = None
-    """Share of a GPU's memory that an engine takes, KV filling what is left. Default: 0.9."""
+    """Share of a GPU's memory that an engine uses; KV fills what is left. Default: 0.9."""
     enforce_eager: bool = False
     """Whether decode steps run kernel by kernel: no CUDA graphs, nothing replayed on a CPU."""
     enable_prefix_caching: bool = True
-    """Whether KV of earlier prompts is used again."""
+    """Whether KV of earlier prompts is reused."""
     kv_offloading_size: float | None = None
-    """GiB of host memory for KV blocks that a GPU's memory forgets. Default: none."""
+    """GiB of host memory for KV blocks evicted from a GPU's memory. Default: none."""
     kv_disk_path: str | None = None
-    """Folder for KV blocks that the memory above it forgets. Default: none."""
+    """Folder for KV blocks evicted from the memory above. Default: none."""
     kv_disk_size: float = 16.0
-    """GiB that each node keeps at --kv-disk-path."""
+    """GiB of KV blocks that each node keeps at --kv-disk-path."""
     generation_config: str = "auto"
-    """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
+    """Sampling defaults: auto: the model's file; vllm: none; a folder: its file."""
     max_logprobs: int = 20
-    """Most log-probabilities that may be asked for beside each token; -1: any number."""
+    """Most log-probabilities that may be requested for each token; -1: no limit."""
     tool_call_parser: ToolCallParser = "auto"
-    """How the model writes calls of tools: auto knows by its chat template."""
+    """Format of tool calls in the model's output; auto: by its chat template."""
     reasoning_parser: ReasoningParser = "none"
-    """What marks are around reasoning, which is no content then: auto knows as well."""
+    """Marks around reasoning in the model's output; auto: by its chat template."""
     speculative_config: str | None = None
-    """JSON as vLLM's: how tokens are foretold, such as {"method": "ngram"}. Default: not."""
+    """Speculative decoding, as JSON in vLLM's form: {"method": "ngram"}. Default: none."""
     kv_connector: Literal["nixl", "tcp"] = "nixl"
-    """How KV travels."""
+    """How KV is transferred."""
     kv_checksum: Literal["off", "sampled", "full"] = "sampled"
-    """Which bytes of KV are compared with what was sent; the more careful node decides."""
+    """Which bytes of transferred KV are verified; the stricter of two nodes decides."""
     kv_load_failure: Literal["recompute", "fail"] = "recompute"
-    """Where KV is lost, late or wrong: who decodes runs the prompt, or fails, for a retry."""
+    """If KV is lost, late or corrupt: the decode node runs the prompt, or fails for a retry."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     cluster_key: str | None = field(default=None, repr=False)
-    """Who does not sign with it has no entry. Better given as PDSERVE_CLUSTER_KEY than here."""
+    """The cluster's secret: other calls are refused. Better set as PDSERVE_CLUSTER_KEY."""
     drain_timeout_s: float = 60.0
-    """How long a process that is told to stop goes on with what it runs."""
+    """How long running requests may take after a signal to stop."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """How much is logged."""
+    """Lowest level of log lines."""
 
     def __post_init__(self) -> None:
         """Refuse values that can never work, before anything is loaded."""
@@ -146,7 +146,7 @@ class NodeConfig(ServingOptions):
     kv_port: int | None = None
     """Port of the KV side channel; 0: any free one. Default: 21001 prefill, 22001 decode."""
     advertise_host: str | None = None
-    """Where others reach this node. Default: --host, or our end of the way to the proxy."""
+    """Host that others reach this node by. Default: --host, or our end of the route there."""
     proxy: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
     """Discovery address of each proxy to register with."""
     supervisor_fd: int | None = None

@@ -33,26 +33,30 @@ class LoadCollector(Collector):
         load = self.load
         used = load.total_blocks - load.free_blocks
         for name, meaning, value in (
-            ("pdserve_requests_waiting", "Requests without a seat or blocks.", load.waiting),
-            ("pdserve_requests_running", "Requests that have both.", load.running),
+            (
+                "pdserve_requests_waiting",
+                "Requests that wait for a seat or for blocks.",
+                load.waiting,
+            ),
+            ("pdserve_requests_running", "Requests that have a seat and blocks.", load.running),
             ("pdserve_kv_blocks_used", "KV blocks held by requests.", used),
-            ("pdserve_kv_blocks_total", "KV blocks there are.", load.total_blocks),
+            ("pdserve_kv_blocks_total", "All KV blocks.", load.total_blocks),
             (
                 "pdserve_kv_sweep_late_seconds",
-                "How late leases are seen to.",
+                "How late the transfer thread expires leases.",
                 self.sweep_late_s,
             ),
         ):
             yield GaugeMetricFamily(name, meaning, value)
         for name, meaning, value in (
-            ("preemptions", "Requests put back, to be computed again.", load.preemptions),
-            ("prompt_tokens_computed", "Prompt tokens that were run.", load.prompt_tokens),
-            ("spec_decode_num_drafts", "Times that tokens were foretold.", load.drafts),
-            ("spec_decode_num_draft_tokens", "Tokens foretold.", load.draft_tokens),
-            ("spec_decode_num_accepted_tokens", "Those that came.", load.accepted_tokens),
+            ("preemptions", "Requests preempted, to be computed again.", load.preemptions),
+            ("prompt_tokens_computed", "Prompt tokens computed here.", load.prompt_tokens),
+            ("spec_decode_num_drafts", "Speculative drafts.", load.drafts),
+            ("spec_decode_num_draft_tokens", "Draft tokens.", load.draft_tokens),
+            ("spec_decode_num_accepted_tokens", "Draft tokens accepted.", load.accepted_tokens),
         ):
             yield CounterMetricFamily(f"pdserve_{name}", meaning, value)
-        meaning = "KV that did not come, or was wrong: computed anew, or the leg failed."
+        meaning = "KV loads that failed: recomputed, or the leg failed."
         failures = CounterMetricFamily("pdserve_kv_load_failures", meaning, labels=["reason"])
         for reason, count in {**NO_FAILURES, **self.load_failures}.items():
             failures.add_metric([reason], count)
@@ -63,21 +67,26 @@ class LoadCollector(Collector):
 def _of_tiers(tiers: Sequence[TierLoad]) -> Iterator[Metric]:
     """One sample for each tier below KV memory; empty if there are none."""
     for kind, name, meaning, values in (
-        (GaugeMetricFamily, "on", "1 until it fails.", [one.on for one in tiers]),
-        (GaugeMetricFamily, "blocks", "KV blocks in it.", [one.blocks for one in tiers]),
-        (CounterMetricFamily, "stored", "Blocks it took in.", [one.stored for one in tiers]),
-        (CounterMetricFamily, "loaded", "Blocks it gave back.", [one.loaded for one in tiers]),
-        (CounterMetricFamily, "missed", "Blocks not in it.", [one.misses for one in tiers]),
+        (GaugeMetricFamily, "on", "1 until the tier fails.", [one.on for one in tiers]),
+        (GaugeMetricFamily, "blocks", "KV blocks in the tier.", [one.blocks for one in tiers]),
+        (CounterMetricFamily, "stored", "Blocks stored.", [one.stored for one in tiers]),
+        (CounterMetricFamily, "loaded", "Blocks loaded.", [one.loaded for one in tiers]),
+        (
+            CounterMetricFamily,
+            "missed",
+            "Lookups without a block.",
+            [one.misses for one in tiers],
+        ),
         (
             CounterMetricFamily,
             "stored_bytes",
-            "Bytes it took in.",
+            "Bytes stored.",
             [one.stored * one.block_bytes for one in tiers],
         ),
         (
             CounterMetricFamily,
             "loaded_bytes",
-            "Bytes it gave back.",
+            "Bytes loaded.",
             [one.loaded * one.block_bytes for one in tiers],
         ),
     ):
@@ -105,16 +114,20 @@ class NodeMetrics:
     def __post_init__(self) -> None:
         """Register everything once."""
         self.registry.register(self.load)
-        self.cached = self._counter("prompt_tokens_cached", "Prompt tokens not computed.")
-        self.fetched = self._counter(
-            "prompt_tokens_fetched", "Prompt tokens that another node's cache had."
+        self.cached = self._counter(
+            "prompt_tokens_cached", "Prompt tokens found in the prefix cache."
         )
-        self.generated = self._counter("generation_tokens", "Tokens sampled or booked here.")
+        self.fetched = self._counter(
+            "prompt_tokens_fetched", "Prompt tokens fetched from another node's prefix cache."
+        )
+        self.generated = self._counter(
+            "generation_tokens", "Tokens sampled here, or received with KV."
+        )
         self.finished = self._counter("answers_finished", "Answers that ended here.", "reason")
         self.failed = self._counter("legs_failed", "Legs that ended before their answer.")
         self.seconds = self._counter("stage_seconds", "Time spent by requests.", "stage")
-        self.moved = self._counter("kv_transfer_bytes", "KV pulled from other nodes.")
-        meaning = "Calls that were not signed with the cluster's key."
+        self.moved = self._counter("kv_transfer_bytes", "Bytes of KV pulled from other nodes.")
+        meaning = "Calls refused: not signed with the cluster's key."
         self.refused = self._counter("calls_refused", meaning, "reason")
 
     def record(self, outputs: EngineOutputs) -> None:

@@ -51,118 +51,118 @@ class ProxyOptions:
     """
 
     api_key: tuple[str, ...] = ()
-    """Keys of clients, any of which opens the door; without one it is open."""
+    """Client API keys, any of which is accepted. Default: no key is needed."""
 
     api_key_file: str | None = None
-    """A file of keys with names and limits, TOML or JSON; with one, clients need a key."""
+    """A TOML or JSON file of API keys with names and limits; with one, a key is needed."""
 
     allowed_origins: tuple[str, ...] = ()
-    """Whose pages may ask from a browser, as scheme://host:port; * for all. Default: none."""
+    """Origins allowed by CORS, as scheme://host:port; * for all. Default: none."""
 
     ssl_certfile: str | None = None
-    """The proxy's certificate, PEM; with one, clients come by HTTPS."""
+    """The proxy's TLS certificate (PEM). Default: plain HTTP."""
 
     ssl_keyfile: str | None = None
-    """Its key; by default it is in the same file."""
+    """The certificate's private key. Default: in the same file."""
 
     ssl_ca_certs: str | None = None
-    """Who has to have signed a client's certificate; by default clients need none."""
+    """CA that must have signed client certificates. Default: clients need none."""
 
     admin_api_key: str | None = None
-    """The key for adding nodes by hand; without it that is not possible."""
+    """The key for adding and removing nodes by hand; without it that is disabled."""
 
     recovery_wait_s: float = 30.0
-    """How long a request waits for a node when there is none at the moment."""
+    """How long a request waits for a node if there is none at the moment."""
 
     tries: int = 4
-    """How many attempts in a row may bring no token before a request fails."""
+    """How many attempts in a row may yield no token before a request fails."""
 
     first_sign_timeout_s: float = 10.0
-    """How long a node of ours may take to begin its answer to a call."""
+    """How long a pdserve node may take to begin its answer to a call."""
 
     silence_timeout_s: float = 10.0
-    """How long it may be silent from then on."""
+    """How long a pdserve node may be silent after that."""
 
     foreign_timeout_s: float | None = None
-    """How long a node that is not ours may be silent. Default: as long as it takes."""
+    """How long a vLLM node may be silent. Default: no limit."""
 
     foreign_api_key: str | None = None
-    """What nodes that are not ours are to be sent as their key; by default none."""
+    """The API key to send to vLLM nodes. Default: none."""
 
     max_requests_in_flight: int | None = None
-    """Most choices at work at once; more wait in line. Default: any number."""
+    """Most choices in flight at once; further ones are queued. Default: no limit."""
 
     max_tokens_in_flight: int | None = None
-    """Most tokens at work at once, of prompts and answers. Default: any number."""
+    """Most tokens in flight at once, of prompts and answers. Default: no limit."""
 
     max_queued_requests: int = QUEUED
-    """Most requests in line; more are refused."""
+    """Most queued requests; further ones are refused."""
 
     max_requests_per_key: int | None = None
-    """Most choices at work at once for one client key. Default: any number."""
+    """Most choices in flight at once for one API key. Default: no limit."""
 
     max_tokens_per_key: int | None = None
-    """Most tokens at work at once for one client key. Default: any number."""
+    """Most tokens in flight at once for one API key. Default: no limit."""
 
     max_queued_per_key: int | None = None
-    """Most requests in line with one client key. Default: as many as in all."""
+    """Most queued requests of one API key. Default: --max-queued-requests."""
 
     requests_per_minute_per_key: int | None = None
-    """Most calls of one client key that begin in a minute. Default: any number."""
+    """Most calls of one API key that begin in a minute. Default: no limit."""
 
     tokens_per_minute_per_key: int | None = None
-    """Most tokens of them, of prompts and answers. Default: any number."""
+    """Most tokens of those calls, of prompts and answers. Default: no limit."""
 
     max_requests_per_node: int | None = None
-    """Most choices that this proxy has at work on one decode node. Default: any number."""
+    """Most choices that this proxy has in flight on one decode node. Default: no limit."""
 
     max_tokens_per_node: int | None = None
-    """Most tokens that this proxy has at work on one decode node. Default: any number."""
+    """Most tokens that this proxy has in flight on one decode node. Default: no limit."""
 
     max_queued_per_node: int | None = None
-    """Most requests in line for each decode node of their model. Default: as many as in all."""
+    """Most queued requests for each decode node of a model. Default: --max-queued-requests."""
 
     max_requests_per_prefill_node: int | None = None
-    """Most prompts of this proxy at one prefill node. Default: any number."""
+    """Most prompts of this proxy on one prefill node. Default: no limit."""
 
     max_tokens_per_prefill_node: int | None = None
-    """Most tokens of prompts of this proxy at one prefill node. Default: any number."""
+    """Most prompt tokens of this proxy on one prefill node. Default: no limit."""
 
     request_timeout_s: float | None = None
-    """How long a request may take that says nothing of it itself. Default: any time."""
+    """Timeout of requests that set none themselves. Default: none."""
 
     slow_client_timeout_s: float = 60.0
-    """How long a client may take next to nothing of what there is for it."""
+    """How long a client may read next to nothing of what is ready for it."""
 
     policy: Policy = "planned"
-    """Which nodes get the next request."""
+    """How the nodes of the next request are chosen."""
 
     prefill_policy: Policy | None = None
-    """Which prefill node, if not by --policy."""
+    """How its prefill node is chosen, if not by --policy."""
 
     decode_policy: Policy | None = None
-    """Which decode node, if not by --policy."""
+    """How its decode node is chosen, if not by --policy."""
 
     local_prefill: LocalPrefill = "never"
-    """Whether decode nodes run prompts while prefill nodes are ready: auto if it is cheaper."""
+    """Whether decode nodes run prompts while prefill nodes are ready; auto: if cheaper."""
 
     otlp_traces_endpoint: str | None = None
-    """Where spans go, by OTLP over HTTP; without it OTEL_EXPORTER_OTLP_* say, if anything."""
+    """Where spans are sent (OTLP over HTTP). Default: as OTEL_EXPORTER_OTLP_* say, if set."""
 
     timeline_kept: int = 1_000
-    """How many of the last requests' timelines are kept for /requests/ID; 0: none."""
+    """How many timelines of recent requests are kept for /requests/ID; 0: none."""
 
     text_cache_dir: str | None = None
-    """Where text files that nodes gave are kept. Default: pdserve/text in the user's cache."""
+    """Cache of nodes' tokenizer files. Default: pdserve/text in the user's cache folder."""
 
     allocator: Allocator = "auto"
-    """Who gives the proxy memory: TBB where it is installed (auto), or the C library."""
+    """The proxy's memory allocator: TBB if installed (auto), or the C library's."""
 
     drain_notice_s: float = 0.0
-    """How long before that /health says 503 and new requests are still answered."""
+    """How long after a signal to stop /health says 503 and new requests are still served."""
 
     workers: int = 1
-    """How many processes serve behind the one port; they share what nodes say."""
+    """How many processes serve the one port; they share what nodes register."""
 
     def __post_init__(self) -> None:
         """Refuse what can never work; raises ValueError, naming the flag."""
@@ -184,49 +184,49 @@ class ProxyConfig(ProxyOptions):
     """Raises ValueError, naming the flag, for a value that cannot be meant."""
 
     host: str = "127.0.0.1"
-    """The address that clients come to."""
+    """Address to listen on."""
 
     port: int = 8000
-    """Its port; 0 lets the system pick one."""
+    """HTTP port; 0: any free one."""
 
     discovery_host: str = "127.0.0.1"
-    """The address that nodes announce themselves to."""
+    """Address to listen on for registrations of nodes."""
 
     discovery_port: int = DEFAULT_PORT
-    """Its port; 0 lets the system pick one."""
+    """Port for registrations of nodes; 0: any free one."""
 
     model: str | None = None
-    """A model whose text is made with this folder, whatever its nodes bring. Default: none."""
+    """Folder with a model's tokenizer files. Default: those that its nodes have."""
 
     tokenizer: str | None = None
-    """A folder with the tokenizer of that model. Default: --model's, or what nodes bring."""
+    """Folder with that model's tokenizer. Default: --model, or what its nodes have."""
 
     served_model_name: tuple[str, ...] = ()
-    """What clients and nodes call the model that --model and --tokenizer are of."""
+    """What clients and nodes call the model of --model and --tokenizer."""
 
     cluster_key: str | None = field(default=None, repr=False)
-    """A secret of the whole cluster: who does not sign with it is not listened to."""
+    """The cluster's secret: registrations that are not signed with it are ignored."""
 
     max_model_len: int | None = None
-    """The longest prompt and answer together. Default: the shortest of the decode nodes."""
+    """Most tokens of a prompt and its answer. Default: the least of the decode nodes."""
 
     generation_config: str = "auto"
-    """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
+    """Sampling defaults: auto: the model's file; vllm: none; a folder: its file."""
 
     max_logprobs: int = 20
-    """Most log-probabilities that may be asked for beside each token; -1: any number."""
+    """Most log-probabilities that may be requested for each token; -1: no limit."""
 
     tool_call_parser: ToolCallParser = "auto"
-    """How the model writes calls of tools: auto knows by its chat template."""
+    """Format of tool calls in the model's output; auto: by its chat template."""
 
     reasoning_parser: ReasoningParser = "none"
-    """What marks are around reasoning, which is no content then: auto knows as well."""
+    """Marks around reasoning in the model's output; auto: by its chat template."""
 
     drain_timeout_s: float = 30.0
-    """How long running streams have after a signal to stop."""
+    """How long running streams may take after a signal to stop."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged."""
+    """Lowest level of log lines."""
 
     worker_of: str | None = None
     """Set by the parent of several workers, for each: where its hub is, and which one it is."""

@@ -27,12 +27,12 @@ class AdmissionMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics of admission."""
         line, at_work = self.gate.admission.queue, self.gate.admission.in_use
-        yield _gauge("queued_requests", "Requests in line", len(line))
-        yield _gauge("queued_tokens", "Tokens of requests in line, estimated", line.tokens)
-        yield _gauge("admitted_choices", "Choices at work that limits count", at_work.choices)
-        yield _gauge("admitted_tokens", "Their tokens, estimated", at_work.tokens)
+        yield _gauge("queued_requests", "Queued requests", len(line))
+        yield _gauge("queued_tokens", "Estimated tokens of queued requests", line.tokens)
+        yield _gauge("admitted_choices", "Choices in flight that limits count", at_work.choices)
+        yield _gauge("admitted_tokens", "Estimated tokens of those choices", at_work.tokens)
         yield self._waits()
-        name, help_text = PREFIX + "refusals", "Requests not let in or cut, by reason"
+        name, help_text = PREFIX + "refusals", "Requests refused or cut off, by reason"
         refusals = CounterMetricFamily(name, help_text, labels=["reason"])
         for reason, count in self.gate.admission.refused.items():
             refusals.add_metric([reason], count)
@@ -55,9 +55,12 @@ class ConnectionMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics of connections."""
         limiter = self.limiter
-        yield _gauge("connections", "Connections of clients", len(limiter.connections))
-        yield _gauge("body_bytes", "Bytes of bodies that are kept", limiter.held_bytes)
-        name, help_text = PREFIX + "connections_refused", "Refused or cut, by reason"
+        yield _gauge("connections", "Open client connections", len(limiter.connections))
+        yield _gauge("body_bytes", "Bytes of request bodies in memory", limiter.held_bytes)
+        name, help_text = (
+            PREFIX + "connections_refused",
+            "Connections refused or cut, by reason",
+        )
         refused = CounterMetricFamily(name, help_text, labels=["reason"])
         for reason, count in limiter.refused.items():
             refused.add_metric([reason], count)

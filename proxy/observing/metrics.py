@@ -57,15 +57,17 @@ class ProxyMetrics:
         self.all.register(NodeStates(health, PREFIX))
         self.all.register(FailureMetrics(health, PREFIX))
         self.all.register(RefusedRegistrations(registry, PREFIX))
-        requests = self._counter("requests", "HTTP answers", "endpoint", "status")
+        requests = self._counter("requests", "HTTP responses", "endpoint", "status")
         self._requests = _Labelled[tuple[str, int], Counter](lambda of: requests.labels(*of))
         self._answers = _Labelled(
-            self._counter("answers", "Choices by their end", "finish").labels
+            self._counter("answers", "Choices by how they ended", "finish").labels
         )
         self._answers[FAILED].inc(0)  # exported before the first one fails
-        self._tokens = _Labelled(self._counter("tokens", "Tokens of requests", "kind").labels)
-        self._tries = self._counter("tries", "Attempts to carry out a request")
-        self._moves = self._counter("moves", "Hand-overs that went on at another decode node")
+        self._tokens = _Labelled(
+            self._counter("tokens", "Tokens of requests, by kind", "kind").labels
+        )
+        self._tries = self._counter("tries", "Attempts of requests, retries included")
+        self._moves = self._counter("moves", "Hand-overs continued on another decode node")
         self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
         self._duration = self._histogram("request_duration_seconds", DURATION_S)
         self._estimates = _Labelled(
@@ -135,10 +137,10 @@ class _Cluster(Collector):
     metrics: ProxyMetrics
 
     def collect(self) -> Iterator[Metric]:
-        open_now = GaugeMetricFamily(PREFIX + "requests_in_flight", "Choices being answered")
+        open_now = GaugeMetricFamily(PREFIX + "requests_in_flight", "Choices in flight")
         open_now.add_metric([], self.metrics.requests_in_flight)
         yield open_now
-        nodes = GaugeMetricFamily(PREFIX + "nodes", "Nodes heard of", labels=["role"])
+        nodes = GaugeMetricFamily(PREFIX + "nodes", "Known nodes", labels=["role"])
         known = [node.role for node in self.registry.all()]
         for role in Role:
             nodes.add_metric([role.name.lower()], known.count(role))

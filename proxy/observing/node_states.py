@@ -39,7 +39,9 @@ class NodeStates(Collector):
         now, nodes = self.clock(), self.health.registry.all()
         found = Counter((_model(node), node.role, self._state(node, now)) for node in nodes)
         labels = ["model", "role", "state"]
-        states = GaugeMetricFamily(self.prefix + "nodes_by_state", "Nodes", labels=labels)
+        states = GaugeMetricFamily(
+            self.prefix + "nodes_by_state", "Known nodes by state", labels=labels
+        )
         for model, role, state in product(sorted({*map(_model, nodes)}), Role, STATES):
             count = found[model, role, state]
             states.add_metric([model, role.name.lower(), state], count)
