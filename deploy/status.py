@@ -43,6 +43,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     without_text: str | None
     adapters: tuple[str, ...] = ()
+    fingerprint: str | None = None
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -98,7 +99,9 @@ def render(cluster: ClusterStatus) -> str:
 
 
 def _adapters(model: ModelStatus) -> str:
-    return f"{model.names[0]} has the LoRA adapters {', '.join(model.adapters)}"
+    """While a model is upgraded there are two of one name."""
+    model_name = f"{model.names[0]} ({model.fingerprint})"
+    return f"{model_name} has the LoRA adapters {', '.join(model.adapters)}"
 
 
 def _whole(cluster: ClusterStatus) -> Sequence[str]:

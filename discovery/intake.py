@@ -12,7 +12,9 @@ from discovery.registration import (
     from_map,
     is_plain_name,
     only_load,
+    pack,
     read,
+    to_map,
     unpack,
 )
 from discovery.registry import Node, Registry
@@ -21,6 +23,8 @@ from discovery.signature import Verifier
 MOST_FRAMES = 3  # identity, perhaps an empty delimiter, payload
 MOST_NODES = 4096
 MOST_SENDERS = 1024
+SIGNED_BYTES = 128  # what a cluster's key adds, and more
+SHOWN = 40  # characters of a name, in a message
 WORDLESS = "wordless"  # a reason in the metrics, and the sender if none is known
 
 
@@ -111,6 +115,17 @@ def _unsigned(registration: Registration) -> Registration:
     return registration
 
 
+def check_receivable(registration: Registration) -> None:
+    """Raises MalformedRegistration for one that proxies would drop; a node asks before."""
+    check_names(registration)
+    size = len(pack(to_map(registration))) + SIGNED_BYTES
+    if size > LONGEST_FRAME:
+        raise MalformedRegistration(
+            f"a registration of {size} bytes, of which proxies read {LONGEST_FRAME}: the names "
+            "of the model and of its adapters are too many or too long"
+        )
+
+
 def check_names(registration: Registration) -> Registration:
     """Raises MalformedRegistration for names that must not get into log lines or URLs."""
     try:
@@ -122,7 +137,9 @@ def check_names(registration: Registration) -> Registration:
     served = (*said.aliases, *said.adapters)
     for name in (*names, *served, *_words(said.kv_layout or {}), *_words(said.made_of)):
         if name is not None and not is_plain_name(name):
-            raise MalformedRegistration("a name that is too long or not printable")
+            raise MalformedRegistration(
+                f"a name that is too long or not printable: {name[:SHOWN]!r}"
+            )
     return registration
 
 

@@ -2,13 +2,15 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory, KvMemoryArgs
-from engine.checkpoints.adapter_folders import adapter_folders, adapter_variant
+from engine.checkpoints.adapters import adapter_variant, read_adapters
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.end_tokens import end_tokens
 from engine.errors import (
@@ -19,6 +21,7 @@ from engine.errors import (
 )
 from engine.grammars.compiling import load_grammars
 from engine.kernels.cpu.native import CpuKernels
+from engine.lora.adapter import LoraAdapter
 from engine.models.choosing import AnyConfig, kv_variant, load_model, read_config
 from engine.models.decoder import Decoder
 from engine.models.model import Model
@@ -105,37 +108,51 @@ def load_follower(
 ) -> Follower:
     """Load one rank's part of the model, which follows `leader`; see `open_engine`."""
     prepare_torch(threads_of(config))
-    checkpoint = open_checkpoint(config.model, config.dummy_seed)
-    shape, device = read_config(checkpoint, config.model_impl), device_of(config, rank)
+    source, device = _Source.read(config), device_of(config, rank)
     opened = OpenDevice.of(config, str(device), accelerator, transfer_bytes)
     group = RankGroup.connect(leader.store, Shard(rank, config.tensor_parallel_size), device)
-    model, kept = _load_part(checkpoint, config, shape, device, opened, group)
+    model, kept = _load_part(source, config, device, opened, group)
     assert isinstance(model, Decoder)
     memory = SharedMemory(leader.memory_fd, kept)
-    runner = _runner(config, opened, model, memory, limits_of(config, shape, device), group)
+    limits = limits_of(config, source.shape, device)
+    runner = _runner(config, opened, model, memory, limits, group)
     follower = Follower(model, memory, runner, group, leader.channel)
     follower.report()
     return follower
 
 
+class _Source(NamedTuple):
+    """What an engine is loaded from."""
+
+    checkpoint: Checkpoint
+    shape: AnyConfig
+    adapters: Sequence[LoraAdapter]
+
+    @classmethod
+    def read(cls, config: EngineConfig, checkpoint: Checkpoint | None = None) -> "_Source":
+        """Read all of it but the weights."""
+        checkpoint = checkpoint or open_checkpoint(config.model, config.dummy_seed)
+        shape = read_config(checkpoint, config.model_impl)
+        return cls(checkpoint, shape, read_adapters(config.lora_modules))
+
+
 def _load_whole(
-    checkpoint: Checkpoint,
+    source: _Source,
     config: EngineConfig,
-    shape: AnyConfig,
     device: torch.device,
     opened: OpenDevice | None,
     followers: FollowerLinks | None,
 ) -> tuple[Model, KvMemory, Runner]:
     """The model in this process alone, or the same three objects in front of all ranks."""
-    limits = limits_of(config, shape, device)
+    limits = limits_of(config, source.shape, device)
     if config.tensor_parallel_size == 1:
-        model, kept = _load_part(checkpoint, config, shape, device, opened, None)
+        model, kept = _load_part(source, config, device, opened, None)
         memory = KvMemory(*kept)
         return model, memory, _runner(config, opened, model, memory, limits, None)
     if followers is None:
         raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
     group = RankGroup.connect(followers.store, Shard(0, followers.size), device)
-    model, kept = _load_part(checkpoint, config, shape, device, opened, group)
+    model, kept = _load_part(source, config, device, opened, group)
     assert isinstance(model, Decoder)
     leading = LeadingMemory(*kept)
     runner = LeadingRunner(_runner(config, opened, model, leading, limits, group), followers)
@@ -146,18 +163,18 @@ def _load_whole(
 
 
 def _load_part(
-    checkpoint: Checkpoint,
+    source: _Source,
     config: EngineConfig,
-    shape: AnyConfig,
     device: torch.device,
     opened: OpenDevice | None,
     group: RankGroup | None,
 ) -> tuple[Model, KvMemoryArgs]:
     """All weights, or one rank's, and KvMemory's arguments; all ranks have as many blocks."""
+    checkpoint, shape, adapters = source
     dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
-    max_len, place = max_len_of(config, shape), placement(config, shape, dtype, device, opened)
-    place = replace(place, group=group)
-    kernels = place.kernels
+    place = placement(config, shape, dtype, device, opened)
+    place = replace(place, group=group, adapters=adapters)
+    kernels, max_len = place.kernels, max_len_of(config, shape)
     model = load_model(checkpoint, shape, max_len, place)
     if isinstance(kernels, CpuKernels):
         kernels.move_to_large_pages()
@@ -201,18 +218,18 @@ def _decoder_engine(
 ) -> TorchEngine:
     check_tiers(config)
     prepare_torch(threads_of(config))
-    shape, device = read_config(checkpoint, config.model_impl), device_of(config, 0)
+    source, device = _Source.read(config, checkpoint), device_of(config, 0)
+    shape = source.shape
     opened = OpenDevice.of(config, str(device), accelerator, transfer_bytes)
     dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
     max_len = max_len_of(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
-    model, memory, runner = _load_whole(checkpoint, config, shape, device, opened, followers)
+    model, memory, runner = _load_whole(source, config, device, opened, followers)
     kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
-    folders = adapter_folders(config.lora_modules)
     variant = {
         **kv_variant(shape, max_len, config.quantization),
-        **adapter_variant(folders),
+        **adapter_variant(source.adapters),
     }
     parts = checkpoint.made_of(variant)
     info = EngineInfo(
@@ -226,7 +243,7 @@ def _decoder_engine(
         config.enable_prefix_caching,
         *(kv.layers, kv.parts, kv.width),
         made_of=parts,
-        adapters=tuple(folders),
+        adapters=tuple(one.name for one in source.adapters),
     )
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler, runner=runner)
     if opened is not None:

@@ -4,14 +4,12 @@ import logging
 
 import torch
 
-from engine.checkpoints.adapter_folders import adapter_folders
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import ROUNDINGS, LinearFactory, open_storage
 from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels, open_kernels
-from engine.lora.adapter import read_adapter
 from engine.models.choosing import AnyConfig
 from engine.models.config import ModelConfig
 from engine.running.opening import OpenDevice
@@ -28,18 +26,15 @@ def placement(
     device: torch.device,
     opened: OpenDevice | None,
 ) -> Placement:
-    """The kernels and linear layers for a model, and its adapters, which are read here.
+    """The kernels and linear layers for a model.
 
-    Raises KernelsUnavailable, UnusableCheckpoint or UnusableAdapter for settings that do not go
-    together.
+    Raises KernelsUnavailable or UnusableCheckpoint for settings that do not go together.
     """
-    folders = adapter_folders(config.lora_modules)
     return Placement(
         dtype,
         device,
         _kernels(config, dtype, device, opened),
         storage=_storage(config, shape, device, opened),
-        adapters=[read_adapter(name, folder) for name, folder in folders.items()],
     )
 
 

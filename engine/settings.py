@@ -42,12 +42,19 @@ def read_speculative_config(text: str) -> SpeculativeConfig:
 class LoraModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A LoRA adapter: the `name` that requests give as their model, and the folder at `path`.
 
-    `base_model_name` is vLLM's, and is not used.
+    The other fields are vLLM's, and are not used.
     """
 
-    name: Annotated[str, Meta(min_length=1)]
-    path: Annotated[str, Meta(min_length=1)]
+    name: str
+    path: str
     base_model_name: str | None = None
+    is_3d_lora_weight: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a name or path that is empty."""
+        for field in ("name", "path"):
+            if not getattr(self, field).strip():
+                raise ValueError(f"the {field} is empty")
 
 
 def read_lora_modules(texts: Sequence[str]) -> tuple[LoraModule, ...]:
@@ -67,9 +74,9 @@ def _read_lora_module(text: str) -> LoraModule:
         if text.lstrip().startswith("{"):
             return msgspec.json.decode(text, type=LoraModule)
         if not equals:
-            raise ValueError(f"{LORA_FLAG} {text}: it has to be name=path")
-        return msgspec.convert({"name": name, "path": path}, LoraModule)
-    except msgspec.MsgspecError as error:
+            raise ValueError("it has to be name=path")
+        return LoraModule(name=name.strip(), path=path.strip())
+    except ValueError as error:  # msgspec's, too
         raise ValueError(f"{LORA_FLAG} {text}: {error}") from error
 
 

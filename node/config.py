@@ -31,7 +31,7 @@ class ServingOptions:
     tokenizer: str | None = None
     """Folder or hub name of the tokenizer. Default: the model's."""
     lora_modules: tuple[str, ...] = ()
-    """LoRA adapters, each as name=path; clients ask for one by giving its name as model."""
+    """LoRA adapters, name=path: once for each; requests give the name as their model."""
     model_impl: Literal["auto", "pdserve", "transformers"] = "auto"
     """Whose code runs the model; auto: pdserve's if it has the family."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"

@@ -21,6 +21,7 @@ from api.text_files import TextParcel
 from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
+from discovery.intake import check_receivable
 from discovery.lifeline import end_with, report_to_starter
 from discovery.logs import start_logging
 from discovery.ports import listening_at
@@ -46,6 +47,7 @@ from node.text_files_route import TextFilesRoute, parcel_of
 GONE_S = 10.0  # without a sign of life from the proxy's host
 SLOW_CLIENT_S = 600.0  # a proxy is as slow as its client, and cuts slow clients off itself
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+MOST_SHOWN = 8  # adapters, in a log line
 DECODE_NICENESS = 5  # where cores are shared, decode steps yield to prefill
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         text_digest = parcel.digest if parcel else None
         facts = role, node_id, config.served_names, addresses, engine.ready, text_digest
         identity = NodeIdentity.of(*facts)
+        check_receivable(identity.registration)
         text = TextFilesRoute(parcel)
         try:
             with GrammarChecker() as grammars:
@@ -184,7 +187,7 @@ class _Node:
             "ready: %s node %s serves %s at http://%s, KV at %s",
             one.type.name.lower(),
             one.node_id,
-            ", ".join((f"{one.model}", *one.adapters)),
+            _shown(one),
             one.http_address,
             one.zmq_address,
         )
@@ -255,6 +258,13 @@ def _engine_process_config(
         cluster_key=config.cluster_key,
         lossy_log=config.supervisor_fd is not None,
     )
+
+
+def _shown(registration: Registration) -> str:
+    """The model and its first adapters, for a log line."""
+    shown, more = registration.adapters[:MOST_SHOWN], len(registration.adapters) - MOST_SHOWN
+    names = ", ".join((f"{registration.model}", *shown))
+    return f"{names} and {more} more adapters" if more > 0 else names
 
 
 def _niceness(role: Role, config: NodeConfig) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.models.families import FAMILIES
-from tests.fakes.adapted import ADAPTED, STATEFUL
 from tests.fakes.families import Feature, covered
 from tests.fakes.mixtures import EVERY_CASE
+from tests.fakes.transformers_shapes import ADAPTED, STATEFUL
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 HEAD = """# Models

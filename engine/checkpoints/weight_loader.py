@@ -33,7 +33,7 @@ from engine.checkpoints.text_names import WRAPPED, text_name
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.weights import Weight, concat_outputs, reordered, same_input_order
-from engine.lora.layers import LoraLayers
+from engine.lora.stacking import AdapterStacker
 from engine.sharding.group import RankGroup
 
 WEIGHT = ".weight"
@@ -68,7 +68,7 @@ class WeightLoader:
     storage: LinearFactory | None = None
     packing: Packing | None = None
     group: RankGroup | None = None
-    adapters: LoraLayers | None = None
+    adapters: AdapterStacker | None = None
 
     def __contains__(self, name: str) -> bool:
         """Whether the tensor exists and has not been taken yet."""

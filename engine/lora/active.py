@@ -32,11 +32,11 @@ def sort_rows(
     plan: Plan, rows: int, adapters: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """SortedRows' `order` and `offsets`; rows behind the plan's own are padding."""
-    ids = np.full(rows, adapters, np.int32)
-    if plan.has_adapters:
-        spans = [*plan.singles, *plan.chunks]
-        own = [adapters if span.adapter is None else span.adapter for span in spans]
-        ids[: len(plan.tokens)] = np.repeat(own, [span.length for span in spans])
+    if not plan.has_adapters:
+        return np.arange(rows, dtype=np.int32), np.zeros(adapters + 1, np.int32)
+    spans, ids = [*plan.singles, *plan.chunks], np.full(rows, adapters, np.int32)
+    own = [adapters if span.adapter is None else span.adapter for span in spans]
+    ids[: len(plan.tokens)] = np.repeat(own, [span.length for span in spans])
     order = np.argsort(ids, kind="stable")
     offsets = np.searchsorted(ids[order], np.arange(adapters + 1))
     return order.astype(np.int32), offsets.astype(np.int32)

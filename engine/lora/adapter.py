@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +23,47 @@ from engine.errors import UnusableAdapter
 from engine.lora.files import CONFIG, FILES, WEIGHTS
 
 BASE, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+DIGEST_BYTES = 16
 PLAIN_SETTINGS = frozenset(
-    (
-        *(
-            "alpha_pattern",
-            "auto_mapping",
-            "base_model_name_or_path",
-            "corda_config",
-            "eva_config",
-        ),
-        *("exclude_modules", "inference_mode", "init_lora_weights", "layers_pattern"),
-        *(
-            "layers_to_transform",
-            "lora_alpha",
-            "lora_dropout",
-            "lora_ga_config",
-            "megatron_core",
-        ),
-        *("peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "revision"),
-        *("runtime_config", "target_modules", "task_type", "use_rslora"),
-    )
+    {
+        "alpha_pattern",
+        "auto_mapping",
+        "base_model_name_or_path",
+        "corda_config",
+        "eva_config",
+        "exclude_modules",
+        "inference_mode",
+        "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "loftq_config",
+        "lora_ga_config",
+        "megatron_core",
+        "peft_type",
+        "peft_version",
+        "rank_pattern",
+        "revision",
+        "runtime_config",
+        "target_modules",
+        "task_type",
+        "use_rslora",
+    }
 )
-"""Settings that tell nothing of what is computed, or that we follow."""
-CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
-"""Values of init_lora_weights with which training began from other weights than the base's."""
+"""Settings that we follow, or that tell nothing of what is computed."""
+KEEPS_BASE = ("gaussian", "eva", "orthogonal", "mica")
+"""Values of init_lora_weights with which training began from the base model's own weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoraFactors:
-    """One linear layer's A, [rank, inputs], and scale * B, [outputs, rank]."""
+    """One linear layer's A, [rank, inputs], and B, [outputs, rank], in any float dtype.
+
+    What they make is multiplied by `scale`.
+    """
 
     down: Tensor
     up: Tensor
+    scale: float
 
     @property
     def rank(self) -> int:
@@ -63,17 +73,26 @@ class LoraFactors:
 
 @dataclass(frozen=True, slots=True)
 class LoraAdapter:
-    """An adapter's factors by the layer's name, such as `model.layers.0.self_attn.q_proj`."""
+    """An adapter's factors by the layer's name, such as `model.layers.0.self_attn.q_proj`.
+
+    `digest` is of the files that they were read from.
+    """
 
     name: str
     factors: Mapping[str, LoraFactors]
+    digest: str
 
     def renamed(self, name_of: Callable[[str], str | None]) -> "LoraAdapter":
-        """Its layers under other names, without those that have none."""
-        named = {name_of(layer): factors for layer, factors in self.factors.items()}
-        return LoraAdapter(
-            self.name, {layer: one for layer, one in named.items() if layer is not None}
-        )
+        """Its layers under other names, without those that have none.
+
+        Raises UnusableAdapter if none is left, or if two layers get one name.
+        """
+        named = [(name_of(layer), one) for layer, one in self.factors.items()]
+        kept = {layer: one for layer, one in named if layer is not None}
+        if not kept or len(kept) != sum(layer is not None for layer, _ in named):
+            told = "two layers are the same one" if kept else "no layer is of the text model"
+            raise UnusableAdapter(f"adapter {self.name}: {told}")
+        return LoraAdapter(self.name, kept, self.digest)
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -98,15 +117,24 @@ class _Config(msgspec.Struct, frozen=True):
 def read_adapter(name: str, folder: Path) -> LoraAdapter:
     """Read the adapter in `folder`; raises UnusableAdapter."""
     try:
-        contents = [(folder / file).read_bytes() for file in FILES]
-        return _read(name, *contents)
+        config, weights = ((folder / file).read_bytes() for file in FILES)
+        return LoraAdapter(name, _factors(config, weights), _digest(config, weights))
     except OSError as error:
         raise UnusableAdapter(f"adapter {name}: {error}") from error
     except UnusableAdapter as error:
         raise UnusableAdapter(f"adapter {name}, in {folder}: {error}") from error
 
 
-def _read(name: str, config: bytes, weights: bytes) -> LoraAdapter:
+def _digest(*contents: bytes) -> str:
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for content in contents:
+        digest.update(b"%d " % len(content))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _factors(config: bytes, weights: bytes) -> dict[str, LoraFactors]:
+    """All layers' factors."""
     followed = _config(config)
     try:
         tensors = load(weights)
@@ -118,17 +146,19 @@ def _read(name: str, config: bytes, weights: bytes) -> LoraAdapter:
         if not tensor.startswith(BASE) or layer == tensor.removeprefix(BASE):
             raise UnusableAdapter(f"tensor {tensor} is no LoRA factor of a linear layer")
         if layer not in factors:
-            factors[layer] = _factors(tensors, layer, followed)
+            factors[layer] = _factors_of(tensors, layer, followed)
     if not factors:
         raise UnusableAdapter(f"{WEIGHTS} has no tensors")
-    return LoraAdapter(name, factors)
+    return factors
 
 
 def _config(content: bytes) -> _Config:
     try:
         settings = msgspec.json.decode(content, type=dict[str, Any])
         followed = msgspec.convert(settings, _Config, strict=False)
-    except msgspec.MsgspecError as error:
+        for pattern in followed.alpha_pattern or ():
+            re.compile(pattern)
+    except (msgspec.MsgspecError, re.error) as error:
         raise UnusableAdapter(f"{CONFIG}: {error}") from error
     if followed.peft_type != "LORA":
         raise UnusableAdapter(f"{CONFIG}: peft_type {followed.peft_type} is not LORA")
@@ -136,38 +166,36 @@ def _config(content: bytes) -> _Config:
         if key not in PLAIN_SETTINGS and _is_on(key, value):
             raise UnusableAdapter(f"{CONFIG}: {key} {value!r} is not supported")
     start = followed.init_lora_weights
-    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
+    if isinstance(start, str) and start.lower() not in KEEPS_BASE:
         raise UnusableAdapter(
-            f"{CONFIG}: init_lora_weights {start!r} changes the base model's weights; "
-            "PEFT can save such an adapter as a plain one "
-            "(path_initial_model_for_weight_conversion)"
+            f"{CONFIG}: init_lora_weights {start!r} may change the base model's weights; PEFT "
+            "can save such an adapter as a plain one (path_initial_model_for_weight_conversion)"
         )
     return followed
 
 
 def _is_on(key: str, value: object) -> bool:
-    """Whether a setting that we do not know turns on a variant of LoRA.
-
-    Those are flags, or settings of their own; a name or a number alone does nothing.
-    """
+    """Whether a setting that we do not know may turn on a variant of LoRA; numbers do not."""
     if key == "bias":
         return value != "none"
-    return value is True or (isinstance(value, dict | list) and bool(value))
+    return value is True or (isinstance(value, dict | list | str) and bool(value))
 
 
-def _factors(tensors: Mapping[str, Tensor], layer: str, config: _Config) -> LoraFactors:
+def _factors_of(tensors: Mapping[str, Tensor], layer: str, config: _Config) -> LoraFactors:
     names = f"{BASE}{layer}{DOWN}", f"{BASE}{layer}{UP}"
     for name in names:
         if name not in tensors:
             raise UnusableAdapter(f"tensor {name} is missing")
         if tensors[name].dim() != 2 or not tensors[name].is_floating_point():
             raise UnusableAdapter(f"tensor {name} is no matrix of a linear layer's factor")
-    down, up = (tensors[name].float() for name in names)
+        if not tensors[name].isfinite().all():
+            raise UnusableAdapter(f"tensor {name} has numbers that are not finite")
+    down, up = (tensors[name] for name in names)
     rank = len(down)
     if not rank or up.shape[1] != rank:
         shapes = f"{tuple(down.shape)}, and B is {tuple(up.shape)}"
         raise UnusableAdapter(f"{layer}: A is {shapes}: their ranks differ")
-    return LoraFactors(down, up * config.scale_of(layer, rank))
+    return LoraFactors(down, up, config.scale_of(layer, rank))
 
 
 def _is(pattern: str, layer: str) -> bool:

@@ -1,4 +1,7 @@
-"""Which code runs a checkpoint: a family of our own, or else transformers' (adapter.py)."""
+"""Which code runs a checkpoint: a family of our own, or else transformers'.
+
+For that see engine/models/transformers_model.py.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -6,14 +9,15 @@ from collections.abc import Mapping
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.placement import Placement
 from engine.errors import UnsupportedArchitecture, UnusableAdapter, UnusableCheckpoint
-from engine.models.adapter import AdaptedConfig, read_adapted_config
-from engine.models.adapting import load_adapted
 from engine.models.config import ModelConfig, parse_config
 from engine.models.model import Model
 from engine.models.rope import reaches_far
+from engine.models.transformers_loading import load_transformers_model
+from engine.models.transformers_model import TransformersConfig, read_transformers_config
 from engine.models.weights import load_decoder
+from engine.settings import LORA_FLAG
 
-AnyConfig = ModelConfig | AdaptedConfig
+AnyConfig = ModelConfig | TransformersConfig
 log = logging.getLogger(__name__)
 
 
@@ -23,14 +27,14 @@ def read_config(checkpoint: Checkpoint, implementation: str) -> AnyConfig:
     `implementation` is EngineConfig's `model_impl`.
     """
     if implementation == "transformers":
-        return read_adapted_config(checkpoint)
+        return read_transformers_config(checkpoint)
     try:
         return parse_config(checkpoint.config)
     except UnsupportedArchitecture as error:
         if implementation != "auto":
             raise
         try:
-            config = read_adapted_config(checkpoint)
+            config = read_transformers_config(checkpoint)
         except UnusableCheckpoint as theirs:
             raise UnusableCheckpoint(
                 f"{error}; and by transformers' code: {theirs}"
@@ -48,12 +52,15 @@ def load_model(
     place: Placement,
 ) -> Model:
     """Read all weights, for sequences up to `max_len`; raises UnusableCheckpoint."""
-    if isinstance(config, AdaptedConfig):
+    if isinstance(config, TransformersConfig):
         if place.adapters:
             raise UnusableAdapter(
-                "LoRA adapters are for models that our own code runs, not transformers'"
+                f"{LORA_FLAG} {place.adapters[0].name}: LoRA adapters are for models that our "
+                "own code runs, not transformers'"
             )
-        return load_adapted(checkpoint, config, place.dtype, place.device, place.kernels)
+        return load_transformers_model(
+            checkpoint, config, place.dtype, place.device, place.kernels
+        )
     return load_decoder(checkpoint, config, max_len, place)
 
 
@@ -65,7 +72,7 @@ def kv_variant(
     Our code may order a head's dimensions differently from transformers (rope.py:head_order).
     """
     weights = {"quantization": quantization or "none"}
-    if isinstance(config, AdaptedConfig):
+    if isinstance(config, TransformersConfig):
         return {"model_impl": "transformers", **weights}
     far = ["long" if reaches_far(rope, max_len) else "short" for rope in config.ropes]
     return {"model_impl": "pdserve", "rope_factors": " ".join(far), **weights}

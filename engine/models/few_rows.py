@@ -12,7 +12,7 @@ from engine.attention.batch import Batch
 from engine.checkpoints.linear import PlainLinear
 from engine.kernels.contract import FewRowProducts, Fusion, Gate, Kernels, Residual, RowNorm
 from engine.lora.active import ActiveAdapters
-from engine.lora.layers import LoraLinear
+from engine.lora.linear import LoraLinear
 from engine.models.decoder import Attention, Mlp
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import GatedMlp

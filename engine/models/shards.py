@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engine.checkpoints.packing import ROWS, Axis, axes_of
 from engine.checkpoints.store import File, Tensors
-from engine.errors import UnusableCheckpoint
+from engine.errors import UnusableAdapter, UnusableCheckpoint
 from engine.kernels.weights import joined
 from engine.lora.adapter import LoraAdapter, LoraFactors
 from engine.models.config import ModelConfig
@@ -159,20 +159,41 @@ def shard_adapter(adapter: LoraAdapter, config: ModelConfig, shard: Shard) -> Lo
     B is split where the layer's outputs are, and A where its inputs are; the ranks' results are
     then added up with the layer's own.
     """
-    rules, factors = _rules(replace(config, packing=None), shard), dict[str, LoraFactors]()
+    plain, factors = replace(config, packing=None), dict[str, LoraFactors]()
+    every = [_rules(plain, Shard(rank, shard.size)) for rank in range(shard.size)]
     for layer, one in adapter.factors.items():
-        rule = rules.get(_part_name(f"{layer}.weight"))
-        factors[layer] = one if rule is None else _shard_factors(one, *rule)
-    return LoraAdapter(adapter.name, factors)
+        part = _part_name(f"{layer}.weight")
+        factors[layer] = one
+        if part in every[0]:
+            axis, ranges = every[shard.rank][part]
+            size = (one.up if axis.dim == 0 else one.down).shape[axis.dim]
+            if not _cover([one for rules in every for one in rules[part][1](size)], size):
+                raise UnusableAdapter(
+                    f"adapter {adapter.name}: {layer} has {size} "
+                    f"{'inputs' if axis.dim else 'outputs'}, which {shard.size} ranks do not "
+                    "share out"
+                )
+            factors[layer] = _shard_factors(one, axis.dim, ranges(size))
+    return LoraAdapter(adapter.name, factors, adapter.digest)
 
 
-def _shard_factors(factors: LoraFactors, axis: Axis, ranges: Ranges) -> LoraFactors:
-    down, up = factors.down, factors.up
-    whole = up if axis.dim == 0 else down
-    wanted = ranges(whole.shape[axis.dim])
-    parts = [whole.narrow(axis.dim, one.start, len(one)) for one in wanted]
-    part = torch.cat(parts, axis.dim)
-    return LoraFactors(down, part) if axis.dim == 0 else LoraFactors(part, up)
+def _cover(ranges: Sequence[range], size: int) -> bool:
+    """Whether each of `size` rows is in one of the ranges."""
+    end = 0
+    for one in sorted(ranges, key=lambda one: one.start):
+        if one.start > end:
+            return False
+        end = max(end, one.stop)
+    return end == size
+
+
+def _shard_factors(factors: LoraFactors, dim: int, wanted: Sequence[range]) -> LoraFactors:
+    """Ranges of B's outputs (`dim` 0), or of A's inputs."""
+    whole = factors.down if dim else factors.up
+    part = torch.cat([whole.narrow(dim, one.start, len(one)) for one in wanted], dim)
+    if dim:
+        return LoraFactors(part, factors.up, factors.scale)
+    return LoraFactors(factors.down, part, factors.scale)
 
 
 def _part_name(name: str) -> str:

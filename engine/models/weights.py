@@ -15,7 +15,7 @@ from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
 from engine.kernels.style import AttentionStyle
 from engine.lora.active import ActiveAdapters
-from engine.lora.layers import LoraLayers
+from engine.lora.stacking import AdapterStacker
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, Decoder, Layer, Mlp
 from engine.models.experts import SparseMlp, StackedExperts
@@ -63,8 +63,9 @@ def load_decoder(
         loader.group, loader.storage, loader.packing = group, place.storage, config.packing
         if adapters:
             active = ActiveAdapters(len(adapters))
-            loader.adapters = LoraLayers(
-                adapters, active, place.products, place.dtype, place.device
+            ranks = 1 if group is None else group.shard.size
+            loader.adapters = AdapterStacker(
+                adapters, active, place.products, place.dtype, place.device, ranks
             )
         if classifies(checkpoint.config):
             loader.drop(CLASSES)

@@ -9,8 +9,8 @@ import torch
 from engine.api import EngineInfo
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of
 from engine.errors import UnusableCheckpoint
-from engine.models.adapter import loading_errors
 from engine.models.family import classifies
+from engine.models.transformers_model import loading_errors
 from engine.pooling.encoder_engine import EncoderEngine, EncoderModel
 from engine.pooling.encoders import longest_prompt
 from engine.pooling.loading import load_layers

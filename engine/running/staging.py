@@ -196,7 +196,7 @@ class Staging:
 
     def _write(self, size: BatchSize, views: Sequence[NDArray[np.int64]], plan: Plan) -> None:
         ids, positions, picks, sources, slots, *others, tables = views
-        order, offsets, lengths, firsts, *drawing = others
+        order, adapter_offsets, lengths, firsts, *drawing = others
         spans, used = [*plan.singles, *plan.chunks], len(plan.tokens)
         ids[:used], ids[used:] = plan.tokens, 0
         picks[: len(plan.picks)] = plan.picks
@@ -218,7 +218,7 @@ class Staging:
             row += span.length
         positions[used:] = 0
         if size.adapters:
-            order[:], offsets[:] = sort_rows(plan, size.tokens, size.adapters)
+            order[:], adapter_offsets[:] = sort_rows(plan, size.tokens, size.adapters)
         counts = np.array([span.length for span in spans], np.int64)
         lines = np.repeat(np.arange(len(spans)), counts)
         index, offsets = np.divmod(positions[:used], self.block_size)

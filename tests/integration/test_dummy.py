@@ -14,11 +14,11 @@ from engine.models.config import parse_config
 from engine.models.shards import shard_tensors
 from engine.sharding.shard import Shard
 from engine.torch_engine import TorchEngine
-from tests.fakes.adapted import ADAPTED
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import hand_over, load, prompt, prompt_logits, requests, run
 from tests.fakes.families import Case
 from tests.fakes.mixtures import EVERY_CASE
+from tests.fakes.transformers_shapes import ADAPTED
 
 PROMPTS = [prompt(length) for length in (1, 15, 16, 40)]
 CPU = torch.device("cpu")

@@ -11,9 +11,14 @@ from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.errors import EngineError, UnusableAdapter
 from engine.loading import open_engine
+from engine.lora.adapter import read_adapter
+from engine.models.config import parse_config
+from engine.models.shards import shard_adapter
 from engine.settings import EngineConfig, read_lora_modules
+from engine.sharding.shard import Shard
 from tests.fakes.adapters import AdaptedReference, make_adapter, named
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
@@ -71,6 +76,13 @@ SPOILS: dict[str, tuple[Spoil, str]] = {
     "another method": (edited(peft_type="LOHA"), "LOHA"),
     "DoRA": (edited(use_dora=True), "use_dora True"),
     "a variant to come": (edited(use_more=True), "use_more True"),
+    "a variant by its name": (edited(variant="magic"), "variant 'magic'"),
+    "a base that is moved": (edited(init_lora_weights="lora_ga"), "lora_ga"),
+    "a pattern that is none": (edited(alpha_pattern={"[": 1}), "unterminated"),
+    "no numbers": (
+        tensors(lambda every: every[f"{LAYER}.lora_A.weight"].fill_(torch.nan)),
+        "not finite",
+    ),
     "biases": (edited(bias="lora_only"), "bias 'lora_only'"),
     "whole layers": (edited(modules_to_save=["lm_head"]), "modules_to_save"),
     "some tokens": (edited(trainable_token_indices=[3]), "trainable_token_indices"),
@@ -113,7 +125,7 @@ def test_a_spoiled_one_is_refused(
     "settings",
     [
         {"init_lora_weights": "gaussian"},
-        {"megatron_core": "any", "a_number_to_come": 3, "a_name_to_come": "any"},
+        {"init_lora_weights": "eva", "megatron_core": "any", "a_number_to_come": 3},
         {"loftq_config": {}, "eva_config": {"rho": 2.0}, "lora_dropout": 0.1},
     ],
     ids=str,
@@ -138,6 +150,26 @@ def test_routed_experts_have_no_adapters(tmp_path: Path) -> None:
     more(name.format("B"), 24, 4)(ours)
     with pytest.raises(UnusableAdapter, match=r"experts\.1\.gate_proj"):
         load(base, lora_modules=named(ours))
+
+
+def test_an_adapter_of_what_is_left_out_is_refused(tmp_path: Path) -> None:
+    """Of a model for text and images only the text is served."""
+    base = make_checkpoint(tmp_path / "base", "gemma3")
+    ours = make_adapter(base, tmp_path / "ours", target_modules=r".*vision_tower.*\.q_proj")
+    with pytest.raises(UnusableAdapter, match="no layer is of the text model"):
+        load(base, lora_modules=named(ours))
+
+
+def test_ranks_lose_no_row_of_a_factor(llama: Path, adapter: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    for file in (CONFIG, WEIGHTS):
+        (folder / file).write_bytes((adapter / file).read_bytes())
+    more(f"{LAYER.replace('q_proj', 'k_proj')}.lora_B.weight", 17, 4)(folder)
+    config = parse_config(open_checkpoint(str(llama)).config)
+    for rank in range(2):
+        with pytest.raises(UnusableAdapter, match=r"ours: .*k_proj has 17 outputs"):
+            shard_adapter(read_adapter("ours", folder), config, Shard(rank, 2))
 
 
 def test_what_runs_other_code_has_no_adapters(
@@ -176,8 +208,8 @@ def test_factors_in_half_precision_are_widened(
     ("texts", "told"),
     [
         (["sql"], "name=path"),
-        (["=x"], "name"),
-        (["sql="], "path"),
+        (["=x"], "the name is empty"),
+        (["sql= "], "the path is empty"),
         (["a=b", "a=c"], "two adapters have the name a"),
         (['{"name": "a"}'], "path"),
         (['{"name": "a", "path": "b", "more": 1}'], "more"),
@@ -189,7 +221,7 @@ def test_a_setting_that_says_no_adapter(texts: list[str], told: str) -> None:
 
 
 def test_a_setting_in_either_form() -> None:
-    texts = ["a=b=c", '{"name": "d", "path": "e", "base_model_name": "f"}']
+    texts = [" a = b=c", '{"name": "d", "path": "e", "is_3d_lora_weight": true}']
     assert [(one.name, one.path) for one in read_lora_modules(texts)] == [
         ("a", "b=c"),
         ("d", "e"),

@@ -125,5 +125,5 @@ def test_operators_see_which_nodes_and_models_have_which() -> None:
     assert (told["d:0"], told["d:9"]) == ([], ["sql"])
     models = served_models(rig.catalogue.listed())
     assert [one["adapters"] for one in models] == [[], ["sql"]]
-    line = _adapters(ModelStatus(("m", "nick"), None, ("sql", "law")))
-    assert line == "m has the LoRA adapters sql, law"
+    line = _adapters(ModelStatus(("m", "nick"), None, ("sql", "law"), "f00"))
+    assert line == "m (f00) has the LoRA adapters sql, law"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from discovery.address import format_address, parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
-from discovery.intake import MOST_NODES, MOST_SENDERS, Intake
-from discovery.registration import LONGEST_FRAME, Registration, Role, pack
+from discovery.intake import MOST_NODES, MOST_SENDERS, Intake, check_receivable
+from discovery.registration import LONGEST_FRAME, Registration, Role, pack, to_map
 from discovery.registry import Registry
 from discovery.signature import Verifier, sign
 
@@ -248,3 +248,34 @@ def test_who_is_held_is_held_when_it_comes_back() -> None:
     registry.release("d:1")
     registry.apply(held, now=2)
     assert registry.nodes(Role.DECODE, now=2)
+
+
+@pytest.mark.parametrize(
+    ("adapters", "told"),
+    [
+        (["a" * 513], "too long or not printable: 'aaa"),
+        (["a\n"], "not printable"),
+        ([f"adapter {number:03} {'a' * 400}" for number in range(160)], "too many or too long"),
+    ],
+)
+def test_a_node_knows_before_that_its_registration_would_be_dropped(
+    adapters: list[str], told: str
+) -> None:
+    """Else it would wait for requests forever, and only the proxy's log would say why."""
+    one = Registration(Role.PREFILL, "h:1", "h:2", "x", "m", adapters=tuple(adapters))
+    with pytest.raises(MalformedRegistration, match=told):
+        check_receivable(one)
+
+
+def test_the_largest_that_a_node_sends_is_received() -> None:
+    longest = 0
+    for number in range(1, 200):
+        one = Registration(Role.PREFILL, "h:1", "h:2", "x", "m", adapters=("a" * 500,) * number)
+        try:
+            check_receivable(one)
+        except MalformedRegistration:
+            break
+        longest = number
+        signed = sign(to_map(one), KEY, wall_time=100.0)
+        assert take(Intake(Registry(), Verifier(KEY)), b"x", pack(signed)) is not None
+    assert longest > 100

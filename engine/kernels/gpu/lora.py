@@ -45,6 +45,8 @@ def add_adapters(
     adapters, rank, _ = stack.down.shape
     if not count:
         return outputs
+    assert inputs.stride(1) == outputs.stride(1) == 1, "rows lie whole"
+    assert inputs.dtype is outputs.dtype is stack.down.dtype is stack.up.dtype, "of one dtype"
     height = FEW if count <= FEW_ROWS else MANY
     row_tiles, rank_tiles = most_tiles(count, adapters, height), triton.cdiv(rank, RANKS)
     parts, part_steps = _parts(count, row_tiles * rank_tiles, width, inputs.device)

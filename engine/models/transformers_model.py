@@ -4,7 +4,7 @@ transformers lets a model attend through a function that others register. Ours w
 and values of a batch into KV blocks and reads them back from there, so the tokens of many
 sequences can be concatenated into what the model takes for one. A model with state other than
 keys and values (a recurrence, a convolution, another score) cannot be run like that;
-engine/models/adapting.py detects this at startup.
+engine/models/transformers_loading.py detects this at startup.
 """
 
 import logging
@@ -45,7 +45,7 @@ MOVING_ROPES = {"dynamic", "longrope"}  # beyond the trained length, cached keys
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptedConfig:
+class TransformersConfig:
     """The sizes that the engine needs (engine/models/model.py), and the number of layers."""
 
     vocab_size: int
@@ -55,13 +55,13 @@ class AdaptedConfig:
 
 
 @dataclass(slots=True, eq=False)
-class AdaptedModel:
+class TransformersModel:
     """A causal language model of transformers, with our attention in its layers.
 
     `whole` is the model with its head for logits, `base` is the part below the head.
     """
 
-    config: AdaptedConfig
+    config: TransformersConfig
     kv_shape: KvShape
     whole: Any
     base: Any
@@ -97,7 +97,7 @@ def loading_errors() -> tuple[type[Exception], ...]:
     return (*BROKEN, AssertionError, StrictDataclassError, SafetensorError)
 
 
-def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
+def read_transformers_config(checkpoint: Checkpoint) -> TransformersConfig:
     """The config of a model outside our families; raises UnusableCheckpoint."""
     from transformers import AutoConfig  # slow to load, and most models do not need it
 
@@ -108,21 +108,21 @@ def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
             config: Any = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
         text = config.get_text_config()
         layers, most = text.num_hidden_layers, _max_positions(text)
-        return AdaptedConfig(text.vocab_size, text.hidden_size, layers, most)
+        return TransformersConfig(text.vocab_size, text.hidden_size, layers, most)
     except loading_errors() as error:
         raise UnusableCheckpoint(f"config.json: {error}") from error
 
 
 def load_whole(
-    checkpoint: Checkpoint, config: AdaptedConfig, dtype: torch.dtype
-) -> AdaptedModel:
+    checkpoint: Checkpoint, config: TransformersConfig, dtype: torch.dtype
+) -> TransformersModel:
     """Read all weights; the model still uses its own attention. Raises UnusableCheckpoint."""
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(ATTENTION, _attend)
     if checkpoint.dummy_seed is not None:
         whole = _made_up(checkpoint.folder, dtype, checkpoint.dummy_seed)
-        return AdaptedModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
+        return TransformersModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
     try:
         with _quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -141,7 +141,7 @@ def load_whole(
         names = sorted(map(str, told[f"{what}_keys"]))
         if names := [name for name in names if not name.endswith(CONSTANT)]:
             raise UnusableCheckpoint(f"{len(names)} tensors {what}, such as {names[0]}")
-    return AdaptedModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
+    return TransformersModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
 
 
 def _made_up(folder: Path, dtype: torch.dtype, seed: int) -> Any:  # noqa: ANN401  theirs

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.errors import UnusableCheckpoint
-from engine.models.adapter import AdaptedModel
+from engine.models.transformers_model import TransformersModel
 from engine.request import Sampling
-from tests.fakes.adapted import ADAPTED, STATEFUL
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
 from tests.fakes.reference import Reference
+from tests.fakes.transformers_shapes import ADAPTED, STATEFUL
 
 CHUNK = 32
 LENGTHS = (1, 2, 16, 17, 75)
@@ -24,7 +24,7 @@ GREEDY = Sampling(max_tokens=64, temperature=0, ignore_eos=True)
 def test_an_adapted_model_says_what_it_says_alone(family: str, tmp_path: Path) -> None:
     make_checkpoint(tmp_path, family, **ADAPTED[family])
     engine, reference = load(tmp_path, max_num_batched_tokens=CHUNK), Reference(tmp_path)
-    assert isinstance(engine.decoder, AdaptedModel)
+    assert isinstance(engine.decoder, TransformersModel)
     prompts = [prompt(length) for length in LENGTHS]
     for tokens, answer in zip(prompts, run(engine, requests(prompts, GREEDY)), strict=True):
         assert answer == reference.greedy(tokens, answer)
@@ -36,7 +36,7 @@ def test_a_name_may_be_written_in_other_letters(tmp_path: Path) -> None:
     """Phi-3.5-MoE's is, in the config that was published."""
     make_checkpoint(tmp_path, "phimoe", **ADAPTED["phimoe"])
     edit_config(tmp_path, {"architectures": ["PhiMoEForCausalLM"]})
-    assert isinstance(load(tmp_path).decoder, AdaptedModel)
+    assert isinstance(load(tmp_path).decoder, TransformersModel)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -51,7 +51,7 @@ def test_a_family_of_ours_can_be_run_by_either(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "qwen3", head_dim=16)
     asked = requests([prompt(length) for length in LENGTHS], GREEDY)
     adapted = load(tmp_path, model_impl="transformers")
-    assert isinstance(adapted.decoder, AdaptedModel)
+    assert isinstance(adapted.decoder, TransformersModel)
     assert run(adapted, asked) == run(load(tmp_path), asked)
 
 
@@ -68,7 +68,7 @@ def test_kv_of_transformers_code_is_not_taken_for_ours(tmp_path: Path) -> None:
 def test_a_part_that_ours_does_not_have_is_theirs_to_run(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, hidden_act="relu")
     engine, reference = load(tmp_path), Reference(tmp_path)
-    assert isinstance(engine.decoder, AdaptedModel)
+    assert isinstance(engine.decoder, TransformersModel)
     torch.testing.assert_close(
         prompt_logits(engine, prompt(40), CHUNK), reference.logits(prompt(40))
     )

@@ -1,4 +1,4 @@
-"""Linear layers with adapters: the base model's product, and what each row's adapter adds."""
+"""Stacks adapters around the linear layers of a model while its weights are loaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,40 +10,20 @@ from engine.errors import UnusableAdapter
 from engine.kernels.contract import Linear
 from engine.kernels.lora import AdapterStack
 from engine.kernels.products import Products, TorchProducts
-from engine.kernels.rows import Rows, whole_rows
 from engine.lora.active import ActiveAdapters
 from engine.lora.adapter import LoraAdapter, LoraFactors
+from engine.lora.linear import LoraLinear
 
 ALIGNED = 16  # ranks are padded to multiples of it, so that kernels load whole vectors
 ROUTED = ".experts."  # layers that get some of a step's rows, in another order
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoraLinear:
-    """A linear layer over `base`, whose results it changes.
-
-    Rows whose adapter does not change this layer get zeros added. If no row of a step has an
-    adapter, this is `base` alone.
-    """
-
-    base: Linear
-    stack: AdapterStack
-    products: Products
-    active: ActiveAdapters
-
-    def __call__(self, inputs: Rows) -> Tensor:
-        """See Linear in engine/kernels/contract.py."""
-        outputs = self.base(inputs)
-        if (rows := self.active.rows) is None:
-            return outputs
-        return self.products.add_adapters(outputs, whole_rows(inputs), rows, self.stack)
-
-
 @dataclass(slots=True)
-class LoraLayers:
+class AdapterStacker:
     """Puts adapters around a model's linear layers while its weights are loaded.
 
-    Each layer's factors are taken once, and none may be left over.
+    Each layer's factors are taken once, and none may be left over. Of several `ranks` this is
+    one, and the adapters are its parts.
     """
 
     adapters: Sequence[LoraAdapter]
@@ -51,6 +31,7 @@ class LoraLayers:
     products: Products
     dtype: torch.dtype
     device: torch.device
+    ranks: int = 1
     _left: list[dict[str, LoraFactors]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,8 +87,8 @@ class LoraLayers:
         dtype = torch.float32 if isinstance(self.products, TorchProducts) else self.dtype
         return factors.to(self.device, dtype)
 
-    @staticmethod
     def _check(
+        self,
         adapter: LoraAdapter,
         at: str,
         parts: Mapping[str, int],
@@ -119,9 +100,10 @@ class LoraLayers:
                 continue
             sizes = one.down.shape[1], len(one.up)
             if sizes != (inputs, outputs):
+                each = f", on each of {self.ranks} ranks" if self.ranks > 1 else ""
                 raise UnusableAdapter(
                     f"adapter {adapter.name}: {at}{part} has {sizes[0]} inputs and {sizes[1]} "
-                    f"outputs in the adapter, {inputs} and {outputs} in the model"
+                    f"outputs in the adapter, {inputs} and {outputs} in the model{each}"
                 )
 
 
@@ -137,5 +119,5 @@ def _fill(
     for (part, outputs), rank in zip(parts.items(), ranks, strict=True):
         if (one := factors[part]) is not None:
             down[row : row + one.rank] = one.down
-            up[first : first + outputs, row : row + one.rank] = one.up
+            up[first : first + outputs, row : row + one.rank] = one.up.float() * one.scale
         row, first = row + rank, first + outputs

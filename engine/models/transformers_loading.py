@@ -17,16 +17,16 @@ from engine.attention.paged import Span
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
-from engine.models.adapter import (
+from engine.models.families import LIST
+from engine.models.transformers_model import (
     ATTENTION,
     BROKEN,
-    AdaptedConfig,
-    AdaptedModel,
+    TransformersConfig,
+    TransformersModel,
     layer_of,
     load_whole,
     patched_attention,
 )
-from engine.models.families import LIST
 
 BLOCK = 16
 SHORT, LONG = 47, 61
@@ -35,13 +35,13 @@ KINDS = {"full_attention", "sliding_attention"}
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
 
-def load_adapted(
+def load_transformers_model(
     checkpoint: Checkpoint,
-    config: AdaptedConfig,
+    config: TransformersConfig,
     dtype: torch.dtype,
     device: torch.device,
     kernels: Kernels | None = None,
-) -> AdaptedModel:
+) -> TransformersModel:
     """A model that attends through KV blocks; raises UnusableCheckpoint with the reason."""
     model = load_whole(checkpoint, config, dtype)
     name = type(model.whole).__name__
@@ -62,7 +62,7 @@ class _UnsupportedModel(Exception):
 
 @torch.inference_mode()
 def _check(
-    model: AdaptedModel, dtype: torch.dtype, device: torch.device, kernels: Kernels | None
+    model: TransformersModel, dtype: torch.dtype, device: torch.device, kernels: Kernels | None
 ) -> None:
     text = model.whole.config.get_text_config()
     if others := set(getattr(text, "layer_types", None) or ()) - KINDS:
@@ -87,7 +87,7 @@ def _check(
             )
 
 
-def _look_at_layers(model: AdaptedModel, device: torch.device) -> None:
+def _look_at_layers(model: TransformersModel, device: torch.device) -> None:
     """Find out the shape of keys and values, by running one token."""
     seen = dict[int, tuple[int, int]]()
 
@@ -108,7 +108,9 @@ def _look_at_layers(model: AdaptedModel, device: torch.device) -> None:
     model.kv_shape = KvShape(len(seen), heads, dim)
 
 
-def _prompts(config: AdaptedConfig, window: int | None, device: torch.device) -> list[Tensor]:
+def _prompts(
+    config: TransformersConfig, window: int | None, device: torch.device
+) -> list[Tensor]:
     """Two prompts, the second longer than the layers' window."""
     longer = LONG
     if window is not None and window <= LONGEST_WINDOW:
@@ -121,13 +123,15 @@ def _prompts(config: AdaptedConfig, window: int | None, device: torch.device) ->
     ]
 
 
-def _alone(model: AdaptedModel, prompt: Tensor) -> Tensor:
+def _alone(model: TransformersModel, prompt: Tensor) -> Tensor:
     """[tokens, hidden], by the model's own attention."""
     hidden: Tensor = model.base(input_ids=prompt[None], use_cache=False).last_hidden_state[0]
     return hidden
 
 
-def _paged(model: AdaptedModel, prompts: Sequence[Tensor], memory: KvMemory) -> list[Tensor]:
+def _paged(
+    model: TransformersModel, prompts: Sequence[Tensor], memory: KvMemory
+) -> list[Tensor]:
     """The same through blocks, in three batches; the second has a single token and a chunk."""
     needs = [_num_blocks(prompt) for prompt in prompts]
     blocks = (range(needs[0]), range(sum(needs) - 1, needs[0] - 1, -1))
