@@ -2,40 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors.torch import save_file
 
+import bench.checkpoint
+import bench.gpu.shapes
+
 RANK, ALPHA, DEVIATION = 16, 16, 0.02
-
-
-class Shape(Protocol):
-    """The dimensions of a Llama, named as in config.json."""
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """As in config.json, like the others."""
-
-    @property
-    def hidden_size(self) -> int:
-        """The width of a hidden state."""
-
-    @property
-    def intermediate_size(self) -> int:
-        """The width of an MLP."""
-
-    @property
-    def num_attention_heads(self) -> int:
-        """Query heads of each layer."""
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """KV heads of each layer."""
-
-    @property
-    def head_dim(self) -> int:
-        """The width of a head."""
+Shape = bench.checkpoint.Shape | bench.gpu.shapes.Shape
+"""Of a Llama."""
 
 
 def write_adapters(

@@ -67,7 +67,8 @@ class DeviceRunner:
 
     def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
-        graphs = self.adapter_graphs if plan.has_adapters else self.graphs
+        adapted = self._num_adapters > 0 and plan.has_adapters
+        graphs = self.adapter_graphs if adapted else self.graphs
         count = len(plan.singles)
         graph = None if graphs is None else fitting_size(graphs.sizes, count, len(plan.chunks))
         if graphs is not None and graph is not None:
@@ -77,20 +78,20 @@ class DeviceRunner:
                 picks = fields.picks[: len(plan.picks)]
                 ran = ForwardOutput(ran.hidden, ran.logits[picks])
         else:
-            fields, hidden = self._launch(plan)
+            fields, hidden = self._launch(plan, adapted=adapted)
             picked = hidden if plan.picks_all else hidden[fields.picks[: len(plan.picks)]]
             ran = ForwardOutput(hidden, self.model.logits(picked) if plan.picks else None)
         return ran if plan.sampling is None else self._drawn(ran, fields, plan.sampling)
 
-    def _launch(self, plan: Plan) -> tuple[DeviceFields, Tensor]:
+    def _launch(self, plan: Plan, *, adapted: bool) -> tuple[DeviceFields, Tensor]:
         """Run kernel by kernel, or with piecewise graphs if the batch has few tokens."""
         singles, size = len(plan.singles), self._size_of(plan)
         longest = max((span.length for span in plan.chunks), default=0)
-        pieces = self.adapter_pieces if plan.has_adapters else self.pieces
+        pieces = self.adapter_pieces if adapted else self.pieces
         rows = None if pieces is None else pieces.fitting_size(size.tokens)
         if pieces is None or rows is None:
             fields = self.staging.stage(size, plan)
-            self._set_adapters(fields if plan.has_adapters else None)
+            self._set_adapters(fields if adapted else None)
             return fields, self._forward(fields, singles, longest, plan.chunks)
         fields = self.staging.stage(size._replace(tokens=rows), plan)
         batch = self._batch(fields, singles, longest)

@@ -68,10 +68,12 @@ class ReplayingRunner:
     def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
         count = len(plan.singles)
-        if plan.chunks or count > MOST or plan.has_adapters or not self.replays:
+        if plan.chunks or count > MOST or not self.replays:
             return self.plain.run(plan)
-        if self.model.adapters is not None:
-            self.model.adapters.rows = None
+        if (adapters := self.model.adapters) is not None:
+            if plan.has_adapters:
+                return self.plain.run(plan)
+            adapters.rows = None
         step = self._steps.get(count)
         hidden = self._record(plan) if step is None else step.run(self.model, plan)
         return with_logits(self.model, hidden, plan)

@@ -268,14 +268,15 @@ def test_a_node_knows_before_that_its_registration_would_be_dropped(
 
 
 def test_the_largest_that_a_node_sends_is_received() -> None:
-    longest = 0
-    for number in range(1, 200):
-        one = Registration(Role.PREFILL, "h:1", "h:2", "x", "m", adapters=("a" * 500,) * number)
+    many, received = tuple(f"{number:03}{'a' * 490}" for number in range(131)), 0
+    for length in range(1, 500):
+        adapters = (*many, "b" * length)
+        one = Registration(Role.PREFILL, "h:1", "h:2", "x", "m", adapters=adapters)
         try:
             check_receivable(one)
         except MalformedRegistration:
             break
-        longest = number
-        signed = sign(to_map(one), KEY, wall_time=100.0)
-        assert take(Intake(Registry(), Verifier(KEY)), b"x", pack(signed)) is not None
-    assert longest > 100
+        received = length
+        signed = pack(sign(to_map(one), KEY, wall_time=100.0))
+        assert take(Intake(Registry(), Verifier(KEY)), b"x", signed) is not None
+    assert 1 < received < 499
