@@ -56,7 +56,7 @@ def rounded_once(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_demo_model_says_nearly_the_same(caplog: pytest.LogCaptureFixture) -> None:
     tokens = prompt(100)
     plain = load(DEMO_MODEL, dtype="bfloat16")
-    with caplog.at_level(logging.INFO, "engine.loading"):
+    with caplog.at_level(logging.INFO, "engine.placing"):
         narrow = load(DEMO_MODEL, dtype="bfloat16", quantization="int8")
     ours, theirs = (prompt_logits(one, tokens, 32) for one in (narrow, plain))
     assert (ours - theirs).norm() < CLOSE * theirs.norm()

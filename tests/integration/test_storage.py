@@ -48,7 +48,7 @@ def test_the_demo_model_says_nearly_the_same(
 ) -> None:
     tokens = prompt(60)
     plain = load(DEMO_MODEL, dtype="bfloat16")
-    with caplog.at_level(logging.INFO, "engine.loading"):
+    with caplog.at_level(logging.INFO, "engine.placing"):
         ours = narrow(DEMO_MODEL, rounding, dtype="bfloat16")
     answer, exact = (prompt_logits(one, tokens, 32) for one in (ours, plain))
     away = (answer - exact).norm() / exact.norm()
