@@ -1,12 +1,11 @@
-"""Where an engine's LoRA adapters are."""
+"""Finds and reads an engine's LoRA adapters; what they add to its fingerprint."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.checkpoints.checkpoint import DIGEST, fetch
 from engine.errors import UnusableAdapter, UnusableCheckpoint
-from engine.lora.adapter import LoraAdapter, read_adapter
-from engine.lora.files import FILES
+from engine.lora.adapter import FILES, LoraAdapter, read_adapter
 from engine.settings import read_lora_modules
 
 

@@ -20,8 +20,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from engine.errors import UnusableAdapter
-from engine.lora.files import CONFIG, FILES, WEIGHTS
 
+CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
 BASE, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 DIGEST_BYTES = 16
 PLAIN_SETTINGS = frozenset(
