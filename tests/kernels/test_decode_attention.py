@@ -10,6 +10,7 @@ from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import Span
 from engine.kernels.gpu.attention_plans import DecodePlan
+from engine.kernels.gpu.context_parts import PARTS_AT_ONCE
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
@@ -98,6 +99,15 @@ def test_blocks_may_be_shared(device: torch.device) -> None:
 def test_any_stride_will_do(device: torch.device) -> None:
     case = make_case(Shape(4, 2, 16, 4), (21, 50), torch.float32, device)
     assert attend(laid_otherwise(case), PLAIN).equal(attend(case, PLAIN))
+
+
+def test_parts_that_are_more_than_are_loaded_at_once(device: torch.device) -> None:
+    """With 40 stretches allowed, sequences have 38, 33, 32, 1 and none."""
+    style, lengths = STYLES["sinks"], (600, 527, 512, 16, 0)
+    assert [-(-length // PLAN.tile) for length in lengths] == [38, 33, PARTS_AT_ONCE, 1, 0]
+    case = make_case(Shape(6, 2, 16, 4), lengths, torch.float32, device)
+    result = attend(case, style, replace(PLAN, splits=40))
+    assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 
 def test_huge_scores_are_no_trouble(device: torch.device) -> None:

@@ -20,8 +20,8 @@ from engine.kernels.gpu.attention_plans import MOST_SPLITS
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import Heads
 
-REDUCED_NUMBERS = 4096
-MOST_COLUMNS = 128
+PARTS_AT_ONCE = 32
+MOST_COLUMNS = 64
 
 
 class Parts(NamedTuple):
@@ -51,9 +51,8 @@ def add_parts(parts: Parts, heads: Heads, sinks: Tensor | None, output: Tensor) 
     columns = min(MOST_COLUMNS, heads.padded)
     _add_parts[parts.counts.numel(), -(-heads.value_width // columns)](
         parts.counts, sinks, output, parts.mixed, parts.sums, parts.mixed.shape[2], heads.heads,
-        VALUE=heads.value_width, COLUMNS=columns, SPLITS=MOST_SPLITS,
-        STEP=min(MOST_SPLITS, REDUCED_NUMBERS // columns), SINKS=sinks is not None,
-        num_warps=4, **pdl_options(),
+        VALUE=heads.value_width, COLUMNS=columns, SPLITS=MOST_SPLITS, STEP=PARTS_AT_ONCE,
+        SINKS=sinks is not None, num_warps=4, **pdl_options(),
     )  # fmt: skip
 
 
@@ -94,34 +93,45 @@ def _add_parts(
     SINKS: tl.constexpr,
     OVERLAPPED: tl.constexpr = False,
 ):
-    """A program adds up one row, COLUMNS of its value."""
+    """A program adds up one row, COLUMNS of its value.
+
+    It takes about as long as memory takes to answer once, so the first STEP parts are loaded
+    before it is known how many there are. What others contain can be anything.
+    """
     launch_dependents(OVERLAPPED)
     wait_for_previous(OVERLAPPED)
     row, slice_ = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    used = tl.load(counts + row)
-    if used == 0:
-        return
     first = row * splits
     behind = tl.num_programs(0).to(tl.int64) * splits
+    columns = slice_ * COLUMNS + tl.arange(0, COLUMNS)
+    mixed_parts += columns[None, :]
+    parts, some = tl.arange(0, SPLITS), tl.arange(0, STEP)
+    inside = columns < VALUE
+    used = tl.load(counts + row)
+    tops = tl.load(sums + first + parts, mask=parts < splits, other=0.0)
+    totals = tl.load(sums + behind + first + parts, mask=parts < splits, other=0.0)
+    some_tops = tl.load(sums + first + some, mask=some < splits, other=0.0)
+    keep = (some < splits)[:, None] & inside[None, :]
+    values = tl.load(mixed_parts + (first + some)[:, None] * VALUE, mask=keep, other=0.0)
+    if used == 0:
+        return
 
-    parts = tl.arange(0, SPLITS)
-    tops = tl.load(sums + first + parts, mask=parts < used, other=float("-inf"))
-    totals = tl.load(sums + behind + first + parts, mask=parts < used, other=0.0)
+    tops = tl.where(parts < used, tops, float("-inf"))
     top, sink = tl.max(tops, 0), float("-inf")
     if SINKS:
         sink = tl.load(sinks + row % heads).to(tl.float32) * IN_LOG2
         top = tl.maximum(top, sink)
-    total = tl.sum(totals * tl.exp2(tops - top), 0) + tl.exp2(sink - top)
+    totals = tl.where(parts < used, totals * tl.exp2(tops - top), 0.0)
+    total = tl.sum(totals, 0) + tl.exp2(sink - top)
 
-    columns = slice_ * COLUMNS + tl.arange(0, COLUMNS)
-    inside = columns < VALUE
-    mixed = tl.zeros((COLUMNS,), tl.float32)
-    for begin in tl.range(0, used, STEP):
-        some_parts = begin + tl.arange(0, STEP)
-        keep = some_parts < used
-        at = tl.load(sums + first + some_parts, mask=keep, other=float("-inf"))
-        some = mixed_parts + (first + some_parts)[:, None] * VALUE + columns[None, :]
-        some = tl.load(some, mask=keep[:, None] & inside[None, :], other=0.0)
-        mixed += tl.sum(some * tl.exp2(at - top)[:, None], 0)
+    weighted = values * tl.exp2(some_tops - top)[:, None]
+    mixed = tl.sum(tl.where((some < used)[:, None], weighted, 0.0), 0)
+    for begin in tl.range(STEP, used, STEP):
+        more = first + begin + some
+        keep = begin + some < used
+        some_tops = tl.load(sums + more, mask=keep, other=0.0)
+        keep = keep[:, None] & inside[None, :]
+        values = tl.load(mixed_parts + more[:, None] * VALUE, mask=keep, other=0.0)
+        mixed += tl.sum(values * tl.exp2(some_tops - top)[:, None], 0)
     result = (mixed / total).to(output.dtype.element_ty)
     tl.store(output + row * VALUE + columns, result, mask=inside)
