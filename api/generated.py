@@ -5,10 +5,10 @@ Log-probabilities are as vLLM writes them, unless our own proxy asks: then they 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from api.generator import (
     BAD_GATEWAY,
@@ -52,7 +52,7 @@ class NodeChoice(msgspec.Struct):
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = 0
+    cached_tokens: Annotated[int, Meta(ge=0)] | None = 0
 
 
 class NodeUsage(msgspec.Struct, omit_defaults=True):

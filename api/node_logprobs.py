@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from api.wire import UNREADABLE, WireError
-from engine.request import Logprob, Logprobs
+from engine.request import LARGEST_TOKEN, Logprob, Logprobs
 
 MIN_LOGPROB = -9999.0
 """Minus infinity in JSON, which has no such number. vLLM uses the same value."""
@@ -107,13 +107,23 @@ def pack(places: Sequence[Logprobs]) -> bytes:
     return msgspec.msgpack.encode(places[0])
 
 
-def unpack(data: bytes, likeliest: int) -> tuple[Logprobs, ...]:
-    """The reverse of `pack`; empty unless it has a token and `likeliest` more entries."""
+def unpack(data: bytes, token: int, likeliest: int) -> tuple[Logprobs, ...]:
+    """The reverse of `pack`; empty unless it is of `token`, with `likeliest` more entries, and
+    its numbers can be what they should be.
+    """
     try:
         place = msgspec.msgpack.decode(data, type=Logprobs) if data else ()
     except UNREADABLE:
         return ()
-    return (place,) if place and len(place) == 1 + likeliest else ()
+    if not place or len(place) != 1 + likeliest or place[0].token != token:
+        return ()
+    return (place,) if all(map(_is_possible, place)) else ()
+
+
+def _is_possible(one: Logprob) -> bool:
+    """A logarithm may be above 0 by its rounding; NaN is below nothing."""
+    in_range = 0 <= one.token <= LARGEST_TOKEN and 1 <= one.rank <= LARGEST_TOKEN
+    return in_range and one.logprob < 1
 
 
 def _entry(first: Logprob, *likeliest: Logprob) -> NodeTokenLogprob:

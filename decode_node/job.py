@@ -54,7 +54,7 @@ def first_token(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[
     if sealed.first_token_digest != first_token_digest(request):
         return [], ()
     asked = request.sampling.logprobs
-    told = () if asked is None else unpack(sealed.first_logprobs, asked)
+    told = () if asked is None else unpack(sealed.first_logprobs, sealed.first_token, asked)
     return ([sealed.first_token] if told or asked is None else []), told
 
 

@@ -1,6 +1,5 @@
 """Finds the leg that a call asks for: in its parameters, or otherwise by its request id."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,10 +7,12 @@ from api.generator import WHOLE, Leg
 from api.served import read_leg_params
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress
-from kv_transfer.ticket import KvTicket
+from kv_transfer.ticket import LONGEST_NAME, KvTicket
 
-XPYD = re.compile(r"___prefill_addr_(?P<prefill>.+?)___decode_addr_(?P<decode>.+)_[^_]+$")
-"""The request id that vLLM's XpYd proxy gives both of its legs; it holds their addresses."""
+PREFILL, DECODE = "___prefill_addr_", "___decode_addr_"
+"""In the request id that vLLM's XpYd proxy gives both of its legs, what stands before each
+address; behind the decode node's there is one underscore more, and a number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,20 @@ class LegFinder:
         The prefill node offers its KV under the id, and the decode node asks for that id;
         `index` tells the choices of one request apart.
         """
-        found = XPYD.search(outer_id)
-        if not found or found["prefill"] == found["decode"]:
+        if len(outer_id) > LONGEST_NAME:
+            return WHOLE
+        _, _, behind = outer_id.partition(PREFILL)
+        prefill, _, behind = behind.partition(DECODE)
+        decode, _, number = behind.rpartition("_")
+        if not (prefill and decode and number) or prefill == decode:
             return WHOLE
         shared = f"{outer_id}#{index}"
-        if found["prefill"] == self.zmq_address:
+        if prefill == self.zmq_address:
             return Leg(hold=True, outer_id=shared)
-        if found["decode"] != self.zmq_address:
+        if decode != self.zmq_address:
             return WHOLE
         try:
-            host, port = parse_address(found["prefill"])
+            host, port = parse_address(prefill)
         except MalformedAddress:
             return WHOLE
         return Leg(ticket=KvTicket(shared, None, host, port, None))

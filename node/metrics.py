@@ -13,8 +13,9 @@ from kv_transfer import errors
 from node.ipc import NO_LOAD, EngineOutputs
 
 LOAD_FAILURES = (
-    *(errors.PeerUnreachable, errors.LeaseExpired, errors.LayoutMismatch),
-    *(errors.CorruptKv, errors.TicketInUse, errors.TransferCancelled),
+    *(errors.PeerUnreachable, errors.LeaseExpired, errors.OfferWithdrawn),
+    *(errors.LayoutMismatch, errors.CorruptKv, errors.TicketInUse),
+    errors.TransferCancelled,
 )
 NO_FAILURES = {error.kind: 0 for error in LOAD_FAILURES}
 """Exported from the start: Prometheus takes no notice of a counter that begins with 1."""

@@ -63,14 +63,17 @@ class WaitingQueue:
         self._enqueue(seq)
 
     def release_followers(self, seq: Sequence) -> None:
-        """The leader's blocks are cached, or it is gone: queue what was set aside for it."""
+        """The leader's blocks are cached, or it is gone: queue what was set aside for it.
+
+        If they are not cached, the first of those leads the others.
+        """
         prefix, seq.leads = seq.leads, None
         if prefix is None:
             return
         del self._leaders[prefix]
         for follower in self._aside.pop(prefix, ()):
             follower.follows = None
-            self._enqueue(follower)
+            self.push(follower, None if seq.computed >= seq.given else prefix)
 
     def _enqueue(self, seq: Sequence) -> None:
         if len(self._by_rank) + len(self._by_length) > 4 * len(self._present) + SPARE:
@@ -99,7 +102,7 @@ class WaitingQueue:
         return None
 
     def _compact(self) -> None:
-        present = list(self._present.values())
+        present = [entry for entry in self._present.values() if entry[1].follows is None]
         self._by_rank = [(seq.rank, number, seq) for number, seq in present]
         self._by_length = [(seq.by_length, number, seq) for number, seq in present]
         heapify(self._by_rank)

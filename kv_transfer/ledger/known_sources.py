@@ -54,9 +54,15 @@ class KnownSources:
         return True
 
     def store_welcome(self, address: Address, welcome: Welcome) -> None:
-        """Keep what the source said about its memory."""
+        """Keep what the source said about its memory.
+
+        If it says so again, as it does for a Hello that was repeated, the first Welcome is
+        kept: it stands for the link, and reads over that are known by it.
+        """
         if source := self._met.get(address):
-            source.greeted_at, source.welcome = None, welcome
+            source.greeted_at = None
+            if not self.knows(address, welcome):
+                source.welcome = welcome
 
     def knows(self, address: Address, welcome: Welcome) -> bool:
         """Whether this source has sent the same Welcome before."""

@@ -8,6 +8,7 @@ use a stale byte.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
@@ -41,6 +42,7 @@ from kv_transfer.wire import (
 )
 
 ANOTHER = "another sink has asked for it"
+MOST_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class OfferBook:
     _by_outer: dict[str, str] = field(default_factory=dict)
     _leases: LeaseTable = field(default_factory=LeaseTable)
     _driven_until: float = -math.inf
+    _withdrawn: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
+    """The last tickets that were withdrawn: a sink that asks late is told why."""
 
     def __post_init__(self, fingerprint: str, layout: KvLayout) -> None:
         self.known_sinks = KnownSinks(fingerprint, layout)
@@ -214,7 +218,8 @@ class OfferBook:
         elif not self.known_sinks.touch(peer):
             self.outbox.append((peer, Stranger(look.key, look.pull)))
         elif (offer := self._offers.get(ticket_id)) is None:
-            self._deny(peer, look, "the lease is over")
+            withdrawn = ticket_id in self._withdrawn
+            self._deny(peer, look, Outcome.WITHDRAWN if withdrawn else "the lease is over")
         elif peer in offer.former_sinks:
             self._deny(peer, look, ANOTHER)
         elif not offer.is_stale(peer, look):
@@ -278,6 +283,8 @@ class OfferBook:
     def _close(self, ticket_id: str, outcome: Outcome, *, tell: bool = True) -> None:
         offer = self._offers.pop(ticket_id)
         offer.end(outcome)
+        if outcome is Outcome.WITHDRAWN:
+            self._withdrawn.append(ticket_id)
         if offer.outer_id is not None and self._by_outer.get(offer.outer_id) == ticket_id:
             del self._by_outer[offer.outer_id]
         if tell and offer.sink is not None:

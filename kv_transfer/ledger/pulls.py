@@ -5,12 +5,13 @@ argument.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kv_transfer.api import Arrived
+from kv_transfer.api import Arrived, Outcome
 from kv_transfer.blocks.mapping import map_blocks
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
     LeaseExpired,
+    OfferWithdrawn,
     PeerUnreachable,
     TransferCancelled,
     TransferError,
@@ -204,7 +205,8 @@ class PullBook:
                 pull.take_news(message, now=now)
                 self._advance(pull, now)
             case Gone(reason=reason):
-                self._fail(pull, LeaseExpired(reason), now)
+                over = OfferWithdrawn if reason == Outcome.WITHDRAWN else LeaseExpired
+                self._fail(pull, over(reason), now)
             case Confirmed() if pull.state is HandOverState.SETTLING and pull.concerns(message):
                 self._close(pull)
 

@@ -149,6 +149,8 @@ class Catalogue:
         recent = self._recent_pools()
         name = asked or self._default(recent)
         named = [self._served[pool.key] for pool in recent if name in pool.all_names]
+        if not named and not self._live:
+            raise NoNodeAvailable("nobody serves any model now")
         if not named:
             known = sorted({one for key in self._live for one in self._pools[key].all_names})
             others = ", ".join(known[:MOST_NAMED])
@@ -163,7 +165,7 @@ class Catalogue:
         if served.codec is not None or not served.pending or served.key is None:
             return False
         digests = self._pools[served.key].digests
-        return not any(self.texts.failure(one) for one in digests)
+        return bool(digests) and not any(self.texts.failure(one) for one in digests)
 
     def _recent_pools(self) -> list[ModelPool]:
         """The pools that are served now, or were until recently."""
@@ -251,6 +253,8 @@ class Catalogue:
     def _why_no_text(self, pool: ModelPool) -> tuple[str, bool]:
         """Why a pool has no text, and whether it is still expected."""
         name = f"`{pool.names[0]}`"
+        if not pool.digests and pool.key not in self._live:
+            return f"No node serves {name} now", True
         if not pool.digests:
             why = "are not pdserve's, and bring" if pool.foreign else "have"
             reason = f"The nodes of {name} {why} no tokenizer to give: {WITHOUT_TEXT}"

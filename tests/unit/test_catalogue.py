@@ -5,11 +5,13 @@ from collections import Counter
 
 import pytest
 
-from api.errors import BadRequest, ModelNotFound
+from api.errors import BadRequest, ModelNotFound, TooBusy
 from api.models import find_model, list_models
 from api.text_files import pack
 from discovery.registration import Role
 from proxy.errors import NodeFailed, NoNodeAvailable
+from proxy.models.catalogue import ModelSettings
+from proxy.models.model_pools import ConfiguredNames
 from tests.fakes.catalogue import Rig
 from tests.fakes.text import parcel_of_text
 
@@ -170,3 +172,30 @@ async def test_a_model_whose_nodes_fail_gets_no_request_while_another_of_its_nam
     failure = NodeFailed("d:g", "connection lost", retryable=True)
     rig.health.record_failure(failure, begun=rig.now, now=rig.now)
     assert {(await rig.find("m", rid=f"r{i}")).key for i in range(50)} == {("m", "f")}
+
+
+CONFIGURED = ModelSettings(ConfiguredNames(frozenset({"m"}), ("m", "nick")))
+
+
+@pytest.mark.parametrize("name", ["m", "nick", None])
+async def test_a_configured_model_without_nodes_is_503(name: str | None) -> None:
+    """Before they come, and after they have gone; a 501 would be for ever."""
+    rig = Rig(CONFIGURED)
+    with pytest.raises(TooBusy, match="No node serves `m` now"):
+        await rig.find(name, text=True)
+    rig.beat("m:1", model="m")
+    assert (await rig.find(name)).key == ("m", "f")
+    rig.registry.remove("m:1")
+    rig.now += 1
+    with pytest.raises(TooBusy, match="No node serves `m` now"):
+        await rig.find(name, text=True)
+
+
+async def test_another_name_is_503_as_long_as_nobody_is_there() -> None:
+    """It may be that of an adapter, which only nodes know."""
+    rig = Rig(CONFIGURED)
+    with pytest.raises(NoNodeAvailable):
+        await rig.find("sql")
+    rig.beat("m:1", model="m")
+    with pytest.raises(ModelNotFound, match=r"There are: m"):
+        await rig.find("sql")

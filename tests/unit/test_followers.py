@@ -83,3 +83,33 @@ def test_one_that_waits_for_another_can_leave() -> None:
     engine.release(RequestId("second"))
     assert set(run(engine)) == {"first", "third"}
     assert len(engine.sequences.waiting) == 0
+
+
+def test_those_who_wait_for_a_prompt_go_on_waiting_when_others_leave() -> None:
+    """The queue is put in order when many have left it, and knows then who is set aside."""
+    engine = FakeEngine(chunk=4, seats=1)
+    engine.generate(ask("runs", tuple(range(200, 212))))
+    engine.turn()
+    for number in range(4):
+        engine.prefill(ask("choice" + "s" * number))
+    for number in range(60):
+        engine.generate(ask(f"left{number}", (100 + number, 1, 2)))
+    for number in range(60):
+        engine.release(RequestId(f"left{number}"))
+    engine.generate(ask("last", (90, 91)))
+    waiting = engine.sequences.waiting
+    asked = [seq for seq in waiting if seq.follows is not None]
+    assert len(asked) == 3
+    heaped = {id(seq) for _, _, seq in waiting._by_rank}
+    assert not heaped & {id(seq) for seq in asked}
+
+
+def test_if_the_leader_leaves_the_next_one_leads() -> None:
+    engine = FakeEngine(chunk=8)
+    for name in ("first", "second", "the third", "a fourth"):
+        engine.prefill(ask(name))
+    engine.turn()
+    engine.release(RequestId("first"))
+    assert sum(seq.follows is not None for seq in engine.sequences.waiting) == 2
+    run(engine)
+    assert engine.computed < 8 + 24 + 3 * 8

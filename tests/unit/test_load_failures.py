@@ -135,6 +135,20 @@ def test_each_failure_is_one_line_for_who_operates(caplog: pytest.LogCaptureFixt
     assert "r: KV was not loaded, the prompt is computed here" in line
 
 
+def test_what_was_given_up_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """An answer is over with its first token, and the abort of its decode leg comes later."""
+    pair = Pair()
+    ticket = pair.source.offer("r")
+    pair.submit(asked, ticket)
+    pair.tick()
+    pair.source.withdraw(ticket.ticket_id)
+    with caplog.at_level(logging.INFO, logger="decode_node.worker"):
+        pair.tick(4)
+    (line,) = caplog.records
+    assert (line.levelno, "OfferWithdrawn" in line.message) == (logging.INFO, True)
+    assert pair.node.load_failures == {"withdrawn": 1}
+
+
 def test_a_failed_load_ends_the_leg_before_any_token() -> None:
     """Not with an answer that looks like one (vllm#52276)."""
     pair = Pair(recompute=False)

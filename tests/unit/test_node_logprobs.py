@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from api.generate import decode_call
 from api.generated import decode_event, encode_answer, encode_event
 from api.generator import Event, PromptEvent, TokenEvent
-from api.node_logprobs import MIN_LOGPROB
+from api.node_logprobs import MIN_LOGPROB, pack, unpack
 from api.wire import WireError
 from engine.request import FinishReason, Logprob, Logprobs, Request, RequestId
 
@@ -144,3 +144,26 @@ def _values(told: tuple[Logprobs, ...]) -> list[list[tuple[int, float]]]:
         [(place[0].token, place[0].logprob), *sorted((o.token, o.logprob) for o in place[1:])]
         for place in told
     ]
+
+
+FIRST, OTHER = Logprob(33, -1.0, 2), Logprob(4, -math.inf, 1)
+
+
+def test_a_first_tokens_place_comes_out_as_it_was() -> None:
+    assert unpack(pack(((FIRST, OTHER),)), 33, 1) == ((FIRST, OTHER),)
+    assert unpack(pack(((FIRST, OTHER),)), 34, 1) == ()
+    assert unpack(pack(((FIRST, OTHER),)), 33, 2) == ()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(Logprob(33, value, 1) for value in (math.nan, math.inf, 2.0)),
+        *(Logprob(33, -1.0, rank) for rank in (0, -1, 2**40)),
+        *(Logprob(token, -1.0, 1) for token in (-5, 2**62)),
+    ],
+)
+def test_a_place_that_cannot_be_is_none(odd: Logprob) -> None:
+    """It comes from another node."""
+    assert unpack(pack(((FIRST, odd),)), 33, 1) == ()
+    assert unpack(pack(((odd, OTHER),)), odd.token, 1) == ()

@@ -104,6 +104,14 @@ def test_other_request_ids_mean_nothing(outer_id: str) -> None:
         assert LegFinder(DECODE).of_request_id(outer_id) == WHOLE
 
 
+def test_a_request_id_that_is_long_is_read_at_once() -> None:
+    """An expression that backtracks took seconds for 16 kB, and the server stood still."""
+    for outer_id in ("___prefill_addr_a___decode_addr_" * 30, OUTER + "x" * 1024):
+        assert LegFinder(DECODE).of_request_id(outer_id) == WHOLE
+    marks = f"___prefill_addr_{PREFILL}" + "___decode_addr_" * 20_000
+    assert LegFinder(PREFILL).of_request_id(marks) == WHOLE
+
+
 def test_parameters_come_before_the_request_id() -> None:
     params = {"do_remote_decode": True}
     assert LegFinder(DECODE).of_text(OUTER, params, 0) == Leg(hold=True)

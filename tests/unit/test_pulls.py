@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from kv_transfer.api import Arrived, Sealed, TransferStats
+from kv_transfer.api import Arrived, Outcome, Sealed, TransferStats
 from kv_transfer.errors import (
     LeaseExpired,
     PeerUnreachable,
@@ -260,6 +260,16 @@ def test_a_held_ticket_keeps_what_became_of_it(book: PullBook) -> None:
     assert (book.to_disconnect, book.arrived) == ([], [])
     book.pull(ticket(), [0], 0, now=0)
     assert isinstance(errors(book)["t"], LeaseExpired)
+
+
+def test_an_offer_that_was_withdrawn_is_told_from_one_that_expired(book: PullBook) -> None:
+    for name, reason in (("t", Outcome.WITHDRAWN), ("u", Outcome.EXPIRED)):
+        begin(book, name)
+        book.handle_message(AT, Gone(name, reason), now=0)
+    for read in (1, 2):
+        book.read_done(read, None, now=0)
+    kinds = {arrived.ticket_id: arrived.error.kind for arrived in book.arrived if arrived.error}
+    assert kinds == {"t": "withdrawn", "u": "expired"}
 
 
 def test_giving_everything_up_says_so_once(book: PullBook) -> None:

@@ -47,6 +47,28 @@ def test_a_read_that_never_ends_ends_its_pull(book: PullBook) -> None:
     assert isinstance(arrived.error, PeerUnreachable)
 
 
+def test_a_source_that_welcomes_twice_is_still_the_one_whose_reads_are_stuck(
+    book: PullBook,
+) -> None:
+    """Hello is said again if its answer is late, and then answered twice."""
+    read = begin(book)
+    again = Welcome("engine", "same", LAYOUT, (), (b"card",), "machine")
+    book.handle_message(AT, again, now=0.3)
+    for beat in (1.0, 2.0):
+        book.handle_message(AT, News("t", 1, ()), now=beat)
+        book.tick(beat)
+    assert book.to_disconnect == [AT]
+    book.read_done(read, PeerUnreachable("cancelled"), now=2)
+    assert isinstance(book.arrived[0].error, PeerUnreachable)
+
+
+def test_another_engine_at_the_same_address_is_another_link(book: PullBook) -> None:
+    begin(book)
+    other = Welcome("another engine", "same", LAYOUT, (), (b"card",), "machine")
+    book.handle_message(AT, other, now=0.3)
+    assert book._sources.welcome_of(AT) is other
+
+
 def test_reads_that_end_one_by_one_are_not_stuck(book: PullBook) -> None:
     reads = [begin(book, name) for name in "tuv"]
     for beat, read in enumerate(reads, 1):

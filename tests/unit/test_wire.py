@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from kv_transfer.api import Sealed
 from kv_transfer.layout import KvLayout
 from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.movers.tcp_requests import LENGTH_BYTES
@@ -47,6 +48,13 @@ def test_a_number_that_no_block_has_is_no_news(block: int) -> None:
     """Arithmetic with it would overflow, in the thread that keeps leases alive."""
     with pytest.raises(msgspec.DecodeError):
         decode_from_source(encode(News("key", 0, (block,))))
+
+
+def test_less_than_no_cached_tokens_are_no_news() -> None:
+    """A counter cannot be set back: it ended the node."""
+    sealed = Sealed(4, 1, cached_tokens=-1)
+    with pytest.raises(msgspec.DecodeError):
+        decode_from_source(encode(News("key", 0, (1,), sealed=sealed)))
 
 
 @pytest.mark.parametrize(
