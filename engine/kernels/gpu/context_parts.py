@@ -124,8 +124,8 @@ def _add_parts(
     totals = tl.where(parts < used, totals * tl.exp2(tops - top), 0.0)
     total = tl.sum(totals, 0) + tl.exp2(sink - top)
 
-    weighted = values * tl.exp2(some_tops - top)[:, None]
-    mixed = tl.sum(tl.where((some < used)[:, None], weighted, 0.0), 0)
+    weights = tl.exp2(tl.where(some < used, some_tops, float("-inf")) - top)
+    mixed = tl.sum(tl.where((some < used)[:, None], values, 0.0) * weights[:, None], 0)
     for begin in tl.range(STEP, used, STEP):
         more = first + begin + some
         keep = begin + some < used
