@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.request import Request, RequestId, Sampling
-from engine.scheduling.drafting import Drafter, NgramDrafter
+from engine.scheduling.chunk import SampledTokens
+from engine.scheduling.drafting import Drafter
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.scheduler import SampledTokens, Scheduler
+from engine.scheduling.prompt_lookup import NgramDrafter
+from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
 from engine.scheduling.watermark import Watermark

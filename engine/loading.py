@@ -13,6 +13,7 @@ from engine.attention.kv_memory import KvMemory, KvMemoryArgs
 from engine.checkpoints.adapters import adapter_variant, read_adapters
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.end_tokens import end_tokens
+from engine.draft_loading import DraftModel, load_draft_model
 from engine.errors import (
     EngineError,
     UnusableAdapter,
@@ -37,10 +38,10 @@ from engine.ranks.links import FollowerLinks, LeaderLink
 from engine.ranks.memory import LeadingMemory, SharedMemory
 from engine.ranks.opening import device_of, threads_of, whole_kv
 from engine.running.accelerator import Accelerator
-from engine.running.opening import OpenDevice
-from engine.running.replaying import host_runner
+from engine.running.kv_budget import SizedModel, log_kv_cache_size
+from engine.running.opening import OpenDevice, runner_for
 from engine.running.runner import Runner
-from engine.scheduling.drafting import NgramDrafter
+from engine.scheduling.prompt_lookup import NgramDrafter
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import LORA_FLAG, EngineConfig, read_speculative_config
 from engine.sharding.group import RankGroup
@@ -115,7 +116,7 @@ def load_follower(
     assert isinstance(model, Decoder)
     memory = SharedMemory(leader.memory_fd, kept)
     limits = limits_of(config, source.shape, device)
-    runner = _runner(config, opened, model, memory, limits, group)
+    runner = runner_for(opened, model, memory, limits, group, eager=config.enforce_eager)
     follower = Follower(model, memory, runner, group, leader.channel)
     follower.report()
     return follower
@@ -142,20 +143,24 @@ def _load_whole(
     device: torch.device,
     opened: OpenDevice | None,
     followers: FollowerLinks | None,
+    draft: DraftModel | None,
 ) -> tuple[Model, KvMemory, Runner]:
     """The model in this process alone, or the same three objects in front of all ranks."""
     limits = limits_of(config, source.shape, device)
     if config.tensor_parallel_size == 1:
-        model, kept = _load_part(source, config, device, opened, None)
+        model, kept = _load_part(source, config, device, opened, None, draft)
         memory = KvMemory(*kept)
-        return model, memory, _runner(config, opened, model, memory, limits, None)
+        eager = config.enforce_eager
+        return model, memory, runner_for(opened, model, memory, limits, eager=eager)
     if followers is None:
         raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
     group = RankGroup.connect(followers.store, Shard(0, followers.size), device)
-    model, kept = _load_part(source, config, device, opened, group)
+    model, kept = _load_part(source, config, device, opened, group, draft)
     assert isinstance(model, Decoder)
     leading = LeadingMemory(*kept)
-    runner = LeadingRunner(_runner(config, opened, model, leading, limits, group), followers)
+    eager = config.enforce_eager
+    ours = runner_for(opened, model, leading, limits, group, eager=eager)
+    runner = LeadingRunner(ours, followers)
     leading.attach(followers)
     followers.set_stall_timeout()
     group.set_stall_timeout()
@@ -168,8 +173,12 @@ def _load_part(
     device: torch.device,
     opened: OpenDevice | None,
     group: RankGroup | None,
+    draft: DraftModel | None = None,
 ) -> tuple[Model, KvMemoryArgs]:
-    """All weights, or one rank's, and KvMemory's arguments; all ranks have as many blocks."""
+    """All weights, or one rank's, and KvMemory's arguments; all ranks have as many blocks.
+
+    So has the KV of the `draft` model, for which room is left.
+    """
     checkpoint, shape, adapters = source
     dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
     place = placement(config, shape, dtype, device, opened)
@@ -185,28 +194,20 @@ def _load_part(
     def memory_of(blocks: int) -> KvMemory:
         return KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
 
-    found = None if opened is None else opened.num_blocks(model, memory_of, limits)
+    sized = [SizedModel(model, memory_of, limits)]
+    if draft is not None:
+        block_bytes += draft.block_bytes
+        sized.append(SizedModel(draft.model, draft.memory_of, draft.limits))
+    found = None if opened is None else opened.num_blocks(sized)
     if found is None:
         blocks = num_blocks(config, max_len, block_bytes, device)
     else:
         blocks = check_fits(found, config, max_len, found * block_bytes)
     if group is not None:
         blocks = group.all_reduce_min(blocks)
+    if opened is not None:
+        log_kv_cache_size(blocks, config.block_size, max_len)
     return model, (kv, blocks, config.block_size, dtype, device, kernels)
-
-
-def _runner(
-    config: EngineConfig,
-    opened: OpenDevice | None,
-    model: Model,
-    memory: KvMemory,
-    limits: Limits,
-    group: RankGroup | None,
-) -> Runner:
-    """On a CPU, steps of several ranks are not replayed: their kernels alternate with sums."""
-    if opened is None:
-        return host_runner(model, memory, eager=config.enforce_eager or group is not None)
-    return opened.runner(model, memory, limits, group)
 
 
 def _decoder_engine(
@@ -225,7 +226,8 @@ def _decoder_engine(
     max_len = max_len_of(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
-    model, memory, runner = _load_whole(source, config, device, opened, followers)
+    draft = load_draft_model(config, checkpoint, limits, device, opened)
+    model, memory, runner = _load_whole(source, config, device, opened, followers, draft)
     kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
     variant = {
         **kv_variant(shape, max_len, config.quantization),
@@ -251,15 +253,19 @@ def _decoder_engine(
     tiers = open_tiers(config, info, memory)
     if tiers is not None:
         engine.attach_tiers(tiers)
+    if draft is not None:
+        engine.scheduler.drafter = draft.drafter(opened, memory.num_blocks, engine.sampler)
+        engine.scheduler.most_drafting = draft.most_drafting
     _add_features(engine, checkpoint, config)
     return engine
 
 
 def _add_features(engine: TorchEngine, checkpoint: Checkpoint, config: EngineConfig) -> None:
-    """Set the drafter for speculative decoding and the grammar backend, if configured."""
-    if config.speculative_config is not None:
+    """Set prompt lookup as the drafter, if there is no other, and the grammar backend."""
+    if config.speculative_config is not None and engine.scheduler.drafter is None:
         drafts = read_speculative_config(config.speculative_config)
         engine.scheduler.drafter = NgramDrafter(drafts)
+        engine.scheduler.most_drafting = drafts.disable_by_batch_size
     if engine.info.pooling.generates:
         vocabulary, ends = engine.sampler.vocabulary, engine.info.eos_token_ids
         engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)

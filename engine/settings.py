@@ -16,19 +16,29 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Speculative decoding, with vLLM's names: at most `num_speculative_tokens` per draft.
 
     `ngram` searches the sequence for an earlier occurrence of its last tokens: at most
-    `prompt_lookup_max` and at least `prompt_lookup_min` of them.
+    `prompt_lookup_max` and at least `prompt_lookup_min` of them. `draft_model` asks the smaller
+    `model`, a folder or a hub name; it is the default if there is one. Batches in which more
+    than `disable_by_batch_size` sequences decode have no drafts; None: the engine chooses.
     """
 
-    method: Literal["ngram"] = "ngram"
+    method: Literal["ngram", "draft_model"] | None = None
+    model: str | None = None
     num_speculative_tokens: Annotated[int, Meta(ge=1, le=MOST_SPECULATIVE_TOKENS)] = 8
+    disable_by_batch_size: Annotated[int, Meta(ge=1)] | None = None
     prompt_lookup_max: Annotated[int, Meta(ge=1, le=LONGEST_LOOKUP)] = 4
     prompt_lookup_min: Annotated[int, Meta(ge=1, le=LONGEST_LOOKUP)] = 2
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the lower bound is above the upper one."""
+        """Raises ValueError for bounds that cross, and for a method without what it needs."""
         if self.prompt_lookup_min > self.prompt_lookup_max:
             bounds = f"{self.prompt_lookup_min} is more than {self.prompt_lookup_max}"
             raise ValueError(f"prompt_lookup_min {bounds}, which is prompt_lookup_max")
+        if self.model is not None and not self.model.strip():
+            raise ValueError("the model is empty")
+        if self.method == "draft_model" and self.model is None:
+            raise ValueError("method draft_model needs a model")
+        if self.method == "ngram" and self.model is not None:
+            raise ValueError("method ngram has no model")
 
 
 def read_speculative_config(text: str) -> SpeculativeConfig:

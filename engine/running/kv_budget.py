@@ -7,8 +7,9 @@ attention over the longest context takes.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -41,6 +42,14 @@ class MemoryNeeds:
     later: int = 0
 
 
+class SizedModel(NamedTuple):
+    """A loaded model, what makes a KV memory of so many blocks for it, and its limits."""
+
+    model: Model
+    memory_of: Callable[[int], KvMemory]
+    limits: Limits
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceMemoryBudget:
     """Our `share` of a device's memory, and what was `free` before anything of ours was there.
@@ -61,31 +70,33 @@ class DeviceMemoryBudget:
         free, _ = accelerator.memory_bytes()
         return cls(accelerator, share_bytes(accelerator, utilization), free, transfer_bytes)
 
-    def num_blocks(
-        self,
-        model: Model,
-        memory_of: Callable[[int], KvMemory],
-        limits: Limits,
-        *,
-        graphs: bool,
-    ) -> int:
+    def num_blocks(self, models: Sequence[SizedModel], *, graphs: bool) -> int:
         """How many KV blocks fit beside all else; raises UnusableDevice.
 
-        `memory_of` makes a memory of so many. The model is loaded.
+        Each of the loaded `models` has a KV memory with so many; they run one at a time.
         """
+        found = [self._needs_of(one, graphs=graphs) for one in models]
+        needs = MemoryNeeds(
+            max(one.batch for one, _ in found),
+            sum(one.graphs for one, _ in found),
+            self.transfer_bytes + sum(one.later for one, _ in found),
+        )
+        self.accelerator.empty_cache()
+        left, _ = self.accelerator.memory_bytes()
+        block_bytes = sum(size for _, size in found)
+        return kv_bytes(self.share, self.free - left, needs) // block_bytes
+
+    def _needs_of(self, sized: SizedModel, *, graphs: bool) -> tuple[MemoryNeeds, int]:
+        """What one model needs, and the bytes of one of its KV blocks."""
+        model, memory_of, limits = sized
         memory = memory_of(least_blocks(limits, memory_of(1).block_size))
         needs = measure(model, self.accelerator, memory, limits, graphs=graphs)
         adapters = adapters_of(model)
         count = 0 if adapters is None else adapters.count
-        later = self.transfer_bytes + staged_bytes(limits, memory.block_size, count)
+        later = staged_bytes(limits, memory.block_size, count)
         if isinstance(model, Decoder):
             later += model.workspace_bytes(limits.max_model_len or limits.max_tokens)
-        needs = replace(needs, later=later)
-        block_bytes = memory.regions[0].block_bytes
-        del memory
-        self.accelerator.empty_cache()
-        left, _ = self.accelerator.memory_bytes()
-        return kv_bytes(self.share, self.free - left, needs) // block_bytes
+        return replace(needs, later=later), memory.regions[0].block_bytes
 
 
 def share_bytes(accelerator: Accelerator, utilization: float | None) -> int:

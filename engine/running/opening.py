@@ -1,7 +1,7 @@
 """Opens an engine's device: its kernels, its memory budget, and a runner for batches."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.attention.kv_memory import KvMemory
@@ -12,7 +12,9 @@ from engine.models.model import Model
 from engine.models.tensor_parallel import ParallelMlp
 from engine.running.accelerator import Accelerator, open_accelerator
 from engine.running.device import DeviceRunner
-from engine.running.kv_budget import FLAG, DeviceMemoryBudget, log_kv_cache_size
+from engine.running.kv_budget import FLAG, DeviceMemoryBudget, SizedModel
+from engine.running.replaying import host_runner
+from engine.running.runner import Runner
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 from engine.sharding.group import RankGroup
@@ -55,13 +57,11 @@ class OpenDevice:
         )
         return cls(accelerator, budget, config.enforce_eager)
 
-    def num_blocks(
-        self, model: Model, memory_of: Callable[[int], KvMemory], limits: Limits
-    ) -> int | None:
+    def num_blocks(self, models: Sequence[SizedModel]) -> int | None:
         """See DeviceMemoryBudget; None without one."""
         if self.budget is None:
             return None
-        return self.budget.num_blocks(model, memory_of, limits, graphs=not self.eager)
+        return self.budget.num_blocks(models, graphs=not self.eager)
 
     def runner(
         self, model: Model, memory: KvMemory, limits: Limits, group: RankGroup | None
@@ -70,7 +70,6 @@ class OpenDevice:
 
         All ranks of a `group` must do this at the same time: each batch has all-reduces.
         """
-        log_kv_cache_size(memory.num_blocks, memory.block_size, limits.max_model_len or 1)
         runner = DeviceRunner(model, memory, self.accelerator, limits, group)
         runner.warm()
         if self.eager:
@@ -80,6 +79,24 @@ class OpenDevice:
         else:
             runner.capture(self.accelerator.recorder())
         return runner
+
+
+def runner_for(
+    opened: OpenDevice | None,
+    model: Model,
+    memory: KvMemory,
+    limits: Limits,
+    group: RankGroup | None = None,
+    *,
+    eager: bool,
+) -> Runner:
+    """A runner on an open device, or else on a CPU; `eager`: nothing is captured or replayed.
+
+    On a CPU, steps of several ranks are not replayed: their kernels alternate with sums.
+    """
+    if opened is None:
+        return host_runner(model, memory, eager=eager or group is not None)
+    return opened.runner(model, memory, limits, group)
 
 
 def capturable(model: Model) -> bool:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from engine.api import Scored
 from engine.sampling.logprobs import logprobs_of, top_logprobs
-from engine.scheduling.scheduler import Chunk
+from engine.scheduling.chunk import Chunk
 
 ROWS_AT_ONCE = 64  # with a large vocabulary, a whole chunk's logits would take gigabytes
 

@@ -97,10 +97,16 @@ class Sampler:
                 raise UnusableSampling(f"{seq.request_id}: grammar: this engine knows none")
             self._processor_of(seq)  # raises here and not in the middle of a batch
 
-    def sample(self, logits: Tensor, draws: Seq[SamplerRow]) -> SamplerOutput:
-        """One token for each row of `logits` [rows, vocabulary] float32, which may change."""
+    def sample(
+        self, logits: Tensor, draws: Seq[SamplerRow], *, logprobs: bool = True
+    ) -> SamplerOutput:
+        """One token for each row of `logits` [rows, vocabulary] float32, which may change.
+
+        Without `logprobs`, none are computed for requests that want them.
+        """
         samplings = [draw.seq.request.sampling for draw in draws]
         asking = [row for row, one in enumerate(samplings) if one.logprobs is not None]
+        asking = asking if logprobs else []
         shaped = self.processed_rows(enumerate(draws))
         if self.kernels or logits.is_cuda:
             from engine.sampling.on_gpu import SamplingInputs, sample_on_gpu  # needs Triton

@@ -152,6 +152,7 @@ class SequenceManager:
         del self.running[seq.request_id]
         self._free_seat(seq)
         seq.state = SequenceState.WAITING
+        seq.drafting = None  # it may have been about the blocks
         self.waiting.push(seq)
 
     def remove(self, seq: Sequence) -> None:

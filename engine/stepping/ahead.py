@@ -39,7 +39,7 @@ from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens
 from engine.sampling.logits_processor import below_min_tokens, restricts_tokens
-from engine.scheduling.scheduler import Chunk, SampledTokens
+from engine.scheduling.chunk import Chunk, SampledTokens
 from engine.stepping.pending_draw import PendingDraw
 from engine.stepping.rows import (
     DecodeRow,

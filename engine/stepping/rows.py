@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from engine.kernels.token_logprobs import MOST_TOP_LOGPROBS
-from engine.scheduling.scheduler import Chunk, Scheduler
+from engine.scheduling.chunk import Chunk
+from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence as Seq
 
 

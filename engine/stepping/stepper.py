@@ -16,7 +16,8 @@ from engine.request import RequestId
 from engine.running.runner import Runner
 from engine.sampling.prompt_logprobs import record_prompt_logprobs
 from engine.sampling.sampler import Sampler, SamplerOutput, SamplerRow
-from engine.scheduling.scheduler import Chunk, SampledTokens, Scheduler
+from engine.scheduling.chunk import Chunk, SampledTokens
+from engine.scheduling.scheduler import Scheduler
 
 
 class Stepper(Protocol):

@@ -58,3 +58,22 @@ async def streamed(
             said += [one for each in chunk["choices"] for one in each["token_ids"] or []]
             begun.set()
     return said
+
+
+async def streamed_past_half(
+    session: aiohttp.ClientSession,
+    url: str,
+    asked: Sequence[int],
+    length: int,
+    halfway: asyncio.Semaphore,
+    model: str = MODEL,
+) -> list[int]:
+    """Its tokens; `halfway` is released when half of them are here."""
+    said, told = list[int](), False
+    async with aclosing(chunks(session, url, asked, length, model=model)) as coming:
+        async for chunk in coming:
+            said += [one for each in chunk["choices"] for one in each["token_ids"] or []]
+            if len(said) >= length // 2 and not told:
+                told = True
+                halfway.release()
+    return said

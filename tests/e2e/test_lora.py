@@ -3,14 +3,13 @@
 import asyncio
 import os
 import signal
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
-from tests.e2e.streams import chunks
+from tests.e2e.streams import streamed_past_half
 from tests.fakes.adapters import AdaptedReference, make_adapter, named
 from tests.fakes.driver import prompt
 from tests.fakes.reference import Reference
@@ -60,7 +59,12 @@ async def test_a_stream_keeps_its_adapter_when_its_node_dies(
     async with running(tiny, decode=2, lora_modules=named(*adapters)) as cluster:
         halfway = asyncio.Semaphore(0)
         answers = [
-            asyncio.create_task(answer(cluster, name, halfway)) for name in (*NAMES, *NAMES)
+            asyncio.create_task(
+                streamed_past_half(
+                    cluster.session, cluster.url, PROMPTS[1], LONG, halfway, model=name
+                )
+            )
+            for name in (*NAMES, *NAMES)
         ]
         for _ in answers:
             await halfway.acquire()
@@ -69,19 +73,6 @@ async def test_a_stream_keeps_its_adapter_when_its_node_dies(
             assert len(said) == LONG
             assert said == references[name].greedy(PROMPTS[1], said)
         await cluster.blocks_come_back()
-
-
-async def answer(cluster: Running, name: str, halfway: asyncio.Semaphore) -> list[int]:
-    """A streamed answer's tokens; says when half of them are here."""
-    said, told = list[int](), False
-    coming = chunks(cluster.session, cluster.url, PROMPTS[1], LONG, model=name)
-    async with aclosing(coming):
-        async for chunk in coming:
-            said += [one for each in chunk["choices"] for one in each["token_ids"] or []]
-            if len(said) >= LONG // 2 and not told:
-                told = True
-                halfway.release()
-    return said
 
 
 async def parents(cluster: Running) -> dict[str, Any]:

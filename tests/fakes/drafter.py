@@ -1,8 +1,10 @@
 """Drafts that come true as often as you like: the judge of whoever believes them."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import cycle
+from pathlib import Path
 
 from engine.scheduling.sequence import Sequence
 from tests.fakes.engine import FakeEngine
@@ -18,11 +20,16 @@ class Oracle:
     judged: list[tuple[int, int]] = field(default_factory=list)
     _answers: dict[Sequence, list[int]] = field(default_factory=dict)
 
-    def draft(self, seq: Sequence, most: int) -> list[int]:
+    def wanted(self, seq: Sequence, most: int) -> int:
+        return min(self.length(), most)
+
+    def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, list[int]]:
+        return {seq: self._drafted(seq, length) for seq, length in granted.items()}
+
+    def _drafted(self, seq: Sequence, length: int) -> list[int]:
         if seq not in self._answers:
             self._answers[seq] = [*seq.tokens, *alone(seq.request)]
-        known = self._answers[seq][len(seq.tokens) :]
-        length, right = min(self.length(), most), self.right()
+        known, right = self._answers[seq][len(seq.tokens) :], self.right()
         foretold = [known[i] if i < len(known) else 0 for i in range(length)]
         return [one if i < right else (one + 1) % VOCABULARY for i, one in enumerate(foretold)]
 
@@ -37,3 +44,10 @@ def drafting(*, chunk: int = 8, **limits: int) -> FakeEngine:
     lengths, rights = cycle([1, 4, 2, 3]), cycle([4, 1, 4, 4, 0])
     engine.scheduler.drafter = Oracle(lambda: next(lengths), lambda: next(rights))
     return engine
+
+
+def drafted_by(folder: Path, most: int = 4) -> dict[str, str]:
+    """The engine's settings for a draft model."""
+    return {
+        "speculative_config": json.dumps({"model": str(folder), "num_speculative_tokens": most})
+    }

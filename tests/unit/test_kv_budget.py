@@ -1,6 +1,7 @@
 """KV gets what weights and the largest batch leave of our share of a device."""
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from engine.errors import UnusableDevice
 from engine.kernels.gpu.twins import TorchKernels
 from engine.loading import load_engine
 from engine.models.decoder import Decoder
+from engine.models.model import Model
 from engine.running.accelerator import CudaAccelerator, open_accelerator
 from engine.running.device import DeviceRunner
 from engine.running.kv_budget import (
     GIB,
     DeviceMemoryBudget,
     MemoryNeeds,
+    SizedModel,
     kv_bytes,
     least_blocks,
     log_kv_cache_size,
@@ -90,7 +93,7 @@ def test_the_largest_batch_is_run_before_kv_is_sized(family: str, tmp_path: Path
         return KvMemory(model.kv_shape, blocks, 4, torch.float32, torch.device("cpu"))
 
     limits = Limits(33, 5, 64)
-    blocks = room.num_blocks(model, memory_of, limits, graphs=True)
+    blocks = room.num_blocks([SizedModel(model, memory_of, limits)], graphs=True)
     block_bytes = memory_of(1).regions[0].block_bytes
     staged = DeviceRunner(model, memory_of(blocks), accelerator, limits).staging
     made = model.workspace_bytes(64)
@@ -99,6 +102,28 @@ def test_the_largest_batch_is_run_before_kv_is_sized(family: str, tmp_path: Path
     assert later > 9000 + 5 * 4 * 64 // 4, "tables of all seats are among it"
     assert blocks == (524288 - 5000 - 2 * 700 - later) // block_bytes
     assert max(seen) * 4 >= 33
+
+
+def test_a_model_and_its_draft_model_have_as_many_blocks(tmp_path: Path) -> None:
+    """They run in turn, and so share what batches need; all else is for each."""
+    models = [
+        load(make_checkpoint(tmp_path / str(layers), num_hidden_layers=layers)).decoder
+        for layers in (2, 1)
+    ]
+
+    def memory_of(model: Model, blocks: int) -> KvMemory:
+        return KvMemory(model.kv_shape, blocks, 4, torch.float32, torch.device("cpu"))
+
+    accelerator, limits = Filling(), Limits(33, 5, 64)
+    room = DeviceMemoryBudget.begin(accelerator, 0.5)
+    blocks = room.num_blocks(
+        [SizedModel(one, partial(memory_of, one), limits) for one in models], graphs=True
+    )
+    block_bytes = sum(memory_of(one, 1).regions[0].block_bytes for one in models)
+    later = 2 * num_bytes(
+        DeviceRunner(models[0], memory_of(models[0], blocks), accelerator, limits).staging.most
+    )
+    assert blocks == (524288 - 5000 - 3 * 700 - later) // block_bytes
 
 
 class RowsTaken(TorchKernels):

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 
 from engine.kernels.token_logprobs import MOST_TOP_LOGPROBS
 from engine.request import Grammar, PoolingRequest, Request, RequestId, Sampling
+from engine.scheduling.chunk import Chunk, SampledTokens
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.scheduler import Chunk, SampledTokens, Scheduler
+from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
 from engine.stepping.rows import (

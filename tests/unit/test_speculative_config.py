@@ -8,9 +8,16 @@ from node.config import NodeConfig
 
 def test_what_vllm_writes_is_understood() -> None:
     text = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}'
-    config = SpeculativeConfig(num_speculative_tokens=5, prompt_lookup_max=3)
+    config = SpeculativeConfig(method="ngram", num_speculative_tokens=5, prompt_lookup_max=3)
     assert read_speculative_config(text) == config
     assert read_speculative_config("{}") == SpeculativeConfig()
+
+
+@pytest.mark.parametrize("method", ["", '"method": "draft_model", '])
+def test_a_model_is_one_that_drafts(method: str) -> None:
+    config = read_speculative_config("{" + method + '"model": "small"}')
+    assert (config.model, config.num_speculative_tokens) == ("small", 8)
+    assert config.method in (None, "draft_model")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +31,10 @@ def test_what_vllm_writes_is_understood() -> None:
         ('{"num_speculative_tokens": 65}', "num_speculative_tokens"),
         ('{"prompt_lookup_min": 0}', "prompt_lookup_min"),
         ('{"prompt_lookup_min": 5, "prompt_lookup_max": 4}', "prompt_lookup_min"),
-        ('{"model": "draft"}', "model"),
+        ('{"model": " "}', "the model is empty"),
+        ('{"method": "draft_model"}', "needs a model"),
+        ('{"method": "ngram", "model": "draft"}', "ngram has no model"),
+        ('{"draft": "model"}', "draft"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(

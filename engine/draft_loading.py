@@ -1,0 +1,155 @@
+"""Opens the draft model of speculative decoding, beside the model that it drafts for.
+
+The draft model is not split among ranks: the leading one has all of it.
+"""
+
+import json
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from engine.attention.kv_memory import KvMemory
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoints.placement import Placement
+from engine.errors import UnusableCheckpoint
+from engine.models.choosing import load_model, read_config
+from engine.models.family import generates
+from engine.models.model import Model
+from engine.placing import dtype_of, placement
+from engine.pooling.encoders import is_encoder
+from engine.running.opening import OpenDevice, runner_for
+from engine.sampling.sampler import Sampler
+from engine.scheduling.sequence_manager import Limits
+from engine.settings import EngineConfig, SpeculativeConfig, read_speculative_config
+from engine.stepping.draft_model import ModelDrafter
+
+FLAG = "--speculative-config"
+TOKENIZER = "tokenizer.json"
+MIB = 1 << 20
+MOST_DRAFTING_ON_A_CPU = 6  # sequences: more rows than FEW of engine/checkpoints/linear.py
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A loaded draft model. Its KV memory has as many blocks as the model's, of that size.
+
+    `limits` are those of its batches; sequences may be longer than the `longest` that it drafts
+    for.
+    """
+
+    settings: SpeculativeConfig
+    config: EngineConfig
+    model: Model
+    place: Placement
+    limits: Limits
+    longest: int
+
+    @property
+    def most_drafting(self) -> int | None:
+        """See Scheduler. On a CPU, a step of many rows takes longer for each of them."""
+        most = self.settings.disable_by_batch_size
+        on_cpu = self.place.device.type == "cpu"
+        return MOST_DRAFTING_ON_A_CPU if most is None and on_cpu else most
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block of its KV."""
+        numbers = self.config.block_size * self.model.kv_shape.numbers
+        return numbers * self.place.dtype.itemsize
+
+    def memory_of(self, num_blocks: int) -> KvMemory:
+        """A KV memory of so many blocks."""
+        place, size = self.place, self.config.block_size
+        shape, kernels = self.model.kv_shape, place.kernels
+        return KvMemory(shape, num_blocks, size, place.dtype, place.device, kernels)
+
+    def drafter(
+        self, opened: OpenDevice | None, num_blocks: int, sampler: Sampler
+    ) -> ModelDrafter:
+        """Allocate its KV and open its runner; `sampler` is that of the model."""
+        memory = self.memory_of(num_blocks)
+        log.info(
+            "%s drafts up to %d tokens at a time; its KV takes %.1f MiB",
+            self.config.model,
+            self.settings.num_speculative_tokens,
+            self.block_bytes * num_blocks / MIB,
+        )
+        return ModelDrafter(
+            runner_for(
+                opened, self.model, memory, self.limits, eager=self.config.enforce_eager
+            ),
+            sampler,
+            self.model.config.vocab_size,
+            self.config.block_size,
+            self.longest,
+            self.limits.max_tokens,
+            self.settings.num_speculative_tokens,
+        )
+
+
+def load_draft_model(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    limits: Limits,
+    device: torch.device,
+    opened: OpenDevice | None,
+) -> DraftModel | None:
+    """The draft model that the settings name, with its weights; None if they name none.
+
+    `checkpoint` and `limits` are those of the model that it drafts for. It is not quantized
+    here, and has no adapters. Raises UnusableCheckpoint, which names the setting.
+    """
+    if config.speculative_config is None:
+        return None
+    settings = read_speculative_config(config.speculative_config)
+    if settings.model is None:
+        return None
+    ours = replace(
+        config,
+        model=settings.model,
+        model_impl="auto",
+        quantization=None,
+        lora_modules=(),
+        tensor_parallel_size=1,
+    )
+    try:
+        return _load(settings, ours, checkpoint, limits, device, opened)
+    except UnusableCheckpoint as error:
+        raise UnusableCheckpoint(f"{FLAG}: {error}") from error
+
+
+def _load(
+    settings: SpeculativeConfig,
+    config: EngineConfig,
+    target: Checkpoint,
+    limits: Limits,
+    device: torch.device,
+    opened: OpenDevice | None,
+) -> DraftModel:
+    checkpoint = open_checkpoint(config.model, config.dummy_seed)
+    if is_encoder(checkpoint.config) or not generates(checkpoint.config):
+        raise UnusableCheckpoint(f"{config.model} does not generate text")
+    shape = read_config(checkpoint, config.model_impl)
+    if not _same_vocabulary(target.folder, checkpoint.folder):
+        log.warning(
+            "%s %s: its tokens are not those of the model, so hardly a draft will be right",
+            FLAG,
+            config.model,
+        )
+    longest = min(limits.max_model_len or shape.max_positions, shape.max_positions)
+    place = placement(config, shape, dtype_of(config, checkpoint), device, opened)
+    model = load_model(checkpoint, shape, longest, place)
+    batches = replace(limits, max_tokens=min(limits.max_tokens, longest))
+    return DraftModel(settings, config, model, place, batches, longest)
+
+
+def _same_vocabulary(one: Path, other: Path) -> bool:
+    """Whether two folders' tokenizers have the same tokens; True if a folder has none."""
+    files = one / TOKENIZER, other / TOKENIZER
+    if not all(file.exists() for file in files):
+        return True
+    first, second = (json.loads(file.read_bytes()) for file in files)
+    return bool(first["model"].get("vocab") == second["model"].get("vocab"))

@@ -1,0 +1,49 @@
+"""What a batch computes of one sequence, and what was sampled behind it. No tensors."""
+
+from collections.abc import Sequence as Seq
+
+import msgspec
+
+from engine.request import Logprobs
+from engine.scheduling.sequence import Sequence
+
+
+class Chunk(msgspec.Struct, frozen=True, eq=False):
+    """Compute `length` tokens of `seq` from `start`, and behind them the tokens of `drafts`.
+
+    A token is drawn at the sequence's end and behind each draft, exactly as it would be drawn
+    one by one. How many of them count is decided afterwards (Sequence.extend).
+    """
+
+    seq: Sequence
+    start: int
+    length: int
+    drafts: Seq[int] = ()
+
+    @property
+    def ends(self) -> bool:
+        """Whether this chunk reaches the sequence's last token."""
+        return self.start + self.length == len(self.seq.tokens)
+
+    @property
+    def samples(self) -> bool:
+        """Whether a new token is drawn behind this chunk."""
+        return self.ends and self.seq.pooling is None
+
+    @property
+    def size(self) -> int:
+        """How many tokens it computes, including drafts."""
+        return self.length + len(self.drafts)
+
+    @property
+    def tokens(self) -> Seq[int]:
+        """All tokens that it computes."""
+        ours = self.seq.tokens[self.start : self.start + self.length]
+        return [*ours, *self.drafts] if self.drafts else ours
+
+
+class SampledTokens(msgspec.Struct, frozen=True, eq=False):
+    """Tokens sampled at a sequence's end and behind each draft; `logprobs` of all, or empty."""
+
+    tokens: Seq[int]
+    logprobs: Seq[Logprobs] = ()

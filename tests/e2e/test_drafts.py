@@ -1,0 +1,45 @@
+"""A draft model on decode nodes saves steps and changes no answer, also when one dies."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.e2e.cluster import Running, running, tokens_of
+from tests.e2e.streams import streamed_past_half
+from tests.fakes.driver import prompt
+
+PROMPTS = [prompt(length) for length in (3, 40, 90)]
+ANSWER = 60
+
+
+async def test_a_draft_model_changes_no_answer(tiny: Path) -> None:
+    """It is the model itself, so whatever it drafts is right, on each node that goes on."""
+    drafts = json.dumps({"model": str(tiny), "num_speculative_tokens": 3})
+    async with running(tiny, decode=2, speculative_config=drafts) as cluster:
+        alone = [tokens_of(await cluster.complete(one, max_tokens=ANSWER)) for one in PROMPTS]
+        drafted, accepted = await counted(cluster)
+        assert drafted == accepted > ANSWER
+        halfway = asyncio.Semaphore(0)
+        answers = [
+            asyncio.create_task(
+                streamed_past_half(cluster.session, cluster.url, one, ANSWER, halfway)
+            )
+            for one in PROMPTS * 2
+        ]
+        for _ in answers:
+            await halfway.acquire()
+        os.kill(cluster.engine("decode-0"), signal.SIGKILL)
+        assert await asyncio.gather(*answers) == alone * 2
+        await cluster.blocks_come_back()
+    async with running(tiny) as plain:
+        for tokens, said in zip(PROMPTS, alone, strict=True):
+            assert tokens_of(await plain.complete(tokens, max_tokens=ANSWER)) == said
+
+
+async def counted(cluster: Running) -> list[float]:
+    """Tokens that were drafted, and those of them that were right, on all nodes."""
+    name = "pdserve_spec_decode_num_{}_tokens_total"
+    both = [await cluster.metric(name.format(kind)) for kind in ("draft", "accepted")]
+    return [sum(one.values()) for one in both]
