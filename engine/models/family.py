@@ -78,3 +78,13 @@ def llama(raw: Raw) -> dict[str, Any]:
     """Llama's differences: biases, if the config asks for them."""
     bias = raw.get("attention_bias", False)
     return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}
+
+
+def routing(raw: Raw, *, normalised: bool, **settings: object) -> dict[str, Any]:
+    """The routing; configs name the number of experts in two ways, and DeepSeek in a third."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    said = [raw[name] for name in names if name in raw]
+    if not said:
+        raise KeyError(" or ".join(names))
+    top_k = raw["num_experts_per_tok"]
+    return {"num_experts": said[0], "top_k": top_k, "normalised": normalised, **settings}
