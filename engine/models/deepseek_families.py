@@ -24,7 +24,7 @@ def _experts(raw: Raw) -> dict[str, Any]:
 def _balanced(raw: Raw) -> dict[str, Any]:
     """V3's experts: scored each alone, and their load balanced without a loss."""
     different = _experts(raw)
-    different["experts"]["correction"] = "e_score_correction_bias"
+    different["experts"]["correction"] = "gate.e_score_correction_bias"
     different["experts"]["routing"] = routing(
         raw,
         normalised=raw["norm_topk_prob"],
@@ -86,8 +86,7 @@ def _deepseek_v3(raw: Raw) -> dict[str, Any]:
 
 def _glm4_moe_lite(raw: Raw) -> dict[str, Any]:
     """GLM-4.7-Flash: as DeepSeek V3, but which layers have experts may be said one by one."""
-    kinds = raw.get("mlp_layer_types")
-    different = {**_deepseek_v3(raw), "partial_rotary": True}
+    kinds, different = raw.get("mlp_layer_types"), _deepseek_v3(raw)
     if kinds is None:
         return different
     if unknown := {*kinds} - {SPARSE, DENSE}:

@@ -25,10 +25,9 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     In a checkpoint they are under `block` of their layer: the router as `router`, each expert
     as `experts.N` with its gate, up and down as `parts`. `correction` names the tensor that
-    balances the load of experts; it is below the router's name or beside it. If all experts
-    are stacked in one tensor, its layout is transformers': [experts, outputs, inputs], or, with
-    `stacked_across`, [experts, inputs, outputs] with gates and ups alternating, or the same
-    packed as MXFP4.
+    balances the load of experts. If all experts are stacked in one tensor, its layout is
+    transformers': [experts, outputs, inputs], or, with `stacked_across`, [experts, inputs,
+    outputs] with gates and ups alternating, or the same packed as MXFP4.
     """
 
     routing: Routing

@@ -141,12 +141,12 @@ def _router(
 
 
 def _correction(loader: WeightLoader, experts: ExpertConfig, at: str) -> Tensor | None:
-    """[experts] float32; some files have it as [1, experts]."""
+    """[experts] float32, under the family's name or below the router's, as in transformers."""
     if experts.correction is None:
         return None
-    beside = f"{at}{experts.correction}"
+    named = f"{at}{experts.correction}"
     below = f"{at}{experts.router}.{experts.correction}"
-    name, count = below if below in loader else beside, experts.routing.num_experts
+    name, count = below if below in loader else named, experts.routing.num_experts
     return loader.take(name, count, dtype=torch.float32)
 
 

@@ -217,6 +217,7 @@ def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> N
         ("glm4_moe_lite", {"first_k_dense_replace": 3}, "first_k_dense_replace 3"),
         ("glm4_moe_lite", {"mlp_layer_types": ["conv"] * 30}, "mlp_layer_types conv"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "1 mlp_layer_types.*30 layers"),
+        ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "partial_rotary_factor.*lite"),
         ("dots1", {"scoring_func": "softmax"}, "scoring_func softmax"),
         ("minimax_m2", {"attn_type_list": [1, 0]}, r"attn_type_list \[1, 0\]"),
         ("minimax_m2", {"qk_norm_type": "per_head"}, "qk_norm_type per_head"),

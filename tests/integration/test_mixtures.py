@@ -92,6 +92,23 @@ def test_a_missing_expert_is_named(name: str, tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("glm4_moe", "mlp.gate.e_score_correction_bias"),
+        ("minimax_m2", "block_sparse_moe.e_score_correction_bias"),
+        ("ernie4_5_moe", "mlp.moe_statics.e_score_correction_bias"),
+    ],
+)
+def test_a_missing_correction_is_named(family: str, name: str, tmp_path: Path) -> None:
+    file = make_checkpoint(tmp_path, family) / "model.safetensors"
+    tensors = load_file(file)
+    del tensors[f"model.layers.1.{name}"]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(UnusableCheckpoint, match=f"layers.1.{name} is missing"):
+        load(tmp_path)
+
+
 def test_experts_of_another_shape_are_named(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "gpt_oss")
     edit_config(tmp_path, {"intermediate_size": 48})
