@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from engine.models.family import FULL, SLIDING, Family, Raw, routing, windows
+from engine.models.family import FULL, SLIDING, Family, Raw, every, routing, windows
 
 SPARSE, DENSE = "sparse", "dense"
 
@@ -86,12 +86,16 @@ def _deepseek_v3(raw: Raw) -> dict[str, Any]:
 
 def _glm4_moe_lite(raw: Raw) -> dict[str, Any]:
     """GLM-4.7-Flash: as DeepSeek V3, but which layers have experts may be said one by one."""
-    kinds, different = raw.get("mlp_layer_types"), _deepseek_v3(raw)
-    if kinds is None:
-        return different
+    return {**_deepseek_v3(raw), **_one_by_one(raw)}
+
+
+def _one_by_one(raw: Raw) -> dict[str, Any]:
+    """Which layers have experts, if the config names them."""
+    if (kinds := raw.get("mlp_layer_types")) is None:
+        return {}
     if unknown := {*kinds} - {SPARSE, DENSE}:
         raise ValueError(f"mlp_layer_types {', '.join(sorted(unknown))} are not supported")
-    return {**different, "sparse": [kind == SPARSE for kind in kinds]}
+    return {"sparse": [kind == SPARSE for kind in kinds]}
 
 
 def _glm4_moe(raw: Raw) -> dict[str, Any]:
@@ -109,6 +113,23 @@ def _dots1(raw: Raw) -> dict[str, Any]:
     different = {**_balanced(raw), "qkv_bias": bias, "output_bias": bias, "qk_norm": "head"}
     first = raw["max_window_layers"] if raw["sliding_window"] is not None else len(layers)
     return {**different, **windows(raw, [SLIDING if at >= first else FULL for at in layers])}
+
+
+def _exaone_moe(raw: Raw) -> dict[str, Any]:
+    """Only layers that have a window have rotary embedding."""
+    if raw["sliding_window"] is None:
+        raise ValueError("sliding_window None is not supported")
+    different = _balanced({**raw, "n_shared_experts": raw["num_shared_experts"]})
+    different["experts"]["correction"] = "e_score_correction_bias"
+    kinds = raw.get("layer_types") or every(raw, raw["sliding_window_pattern"])
+    return {
+        **different,
+        **_one_by_one(raw),
+        **windows(raw, kinds),
+        "rotated": [kind == SLIDING for kind in kinds],
+        "qk_norm": "head",
+        "unused_names": ("mtp.",),
+    }
 
 
 def _stretched(scale: float, raw: Raw) -> float:
@@ -203,6 +224,20 @@ _DOTS1_UNSAID = {
     "routed_scaling_factor": 1.0,
     "sliding_window": 4096,
 }
+_EXAONE_MOE_UNSAID = {
+    **_BALANCED_UNSAID,
+    "max_position_embeddings": 2048,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 1024,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "num_key_value_heads": 32,
+    "num_shared_experts": 1,
+    "rms_norm_eps": 1e-5,
+    "routed_scaling_factor": 2.5,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+}
 # which layers have experts, and how these are scored, must be as in the published models; keys
 # that transformers reads but does not apply must not ask for anything
 _V2_NEUTRAL = {
@@ -234,6 +269,13 @@ DEEPSEEKS = {
     ),
     "glm4_moe_lite": Family(
         "Glm4MoeLiteForCausalLM", _glm4_moe_lite, _GLM4_MOE_LITE_UNSAID, neutral=_LITE_NEUTRAL
+    ),
+    "exaone_moe": Family(
+        "ExaoneMoeForCausalLM",
+        _exaone_moe,
+        _EXAONE_MOE_UNSAID,
+        neutral=_BALANCED_NEUTRAL,
+        also="ExaoneMoEForCausalLM",
     ),
     "dots1": Family("Dots1ForCausalLM", _dots1, _DOTS1_UNSAID, neutral=_DOTS1_NEUTRAL),
 }

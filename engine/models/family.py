@@ -28,7 +28,7 @@ class Family:
     of keys that configs leave out. `today` converts old spellings to today's. `neutral` names
     keys that we do not implement, with their values that have no effect; any other value is
     refused. `stem` is the prefix of the names of models with another head, or none, if it is
-    not the prefix of `architecture`.
+    not the prefix of `architecture`; published configs may `also` name the architecture so.
     """
 
     architecture: str
@@ -37,12 +37,14 @@ class Family:
     today: Callable[[Raw], Raw] = as_it_is
     neutral: Mapping[str, Sequence[object]] = field(default_factory=dict)
     stem: str | None = None
+    also: str | None = None
 
     @property
     def architectures(self) -> Sequence[list[str]]:
         """The architectures that its configs may name: with its own head, another, or none."""
         stem = self.stem or self.architecture.removesuffix(GENERATOR)
-        return [[self.architecture], [stem + CLASSIFIER], [stem + HEADLESS]]
+        named = [self.architecture, stem + CLASSIFIER, stem + HEADLESS]
+        return [[name] for name in (*named, self.also) if name is not None]
 
 
 def text_part(raw: Raw) -> Raw:

@@ -43,6 +43,12 @@ MIXTURE_SHAPE: dict[str, dict[str, Any]] = {
         "pad_token_id": 0,
     },
     "glm4_moe_lite": {**LATENTS, "q_lora_rank": 20, "v_head_dim": 26, "pad_token_id": 0},
+    "exaone_moe": {
+        **EXPERTS,
+        "num_experts": 8,
+        "sliding_window": 20,
+        "sliding_window_pattern": 2,
+    },
     "dots1": {
         **EXPERTS,
         "n_routed_experts": 8,

@@ -10,6 +10,7 @@ from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import edit_config
 from tests.fakes.families import (
     CASES,
+    FULL,
     QUARTER,
     SLIDING,
     TYPED_YARN,
@@ -26,6 +27,8 @@ OLD_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1
 MORE_LAYERS = {"num_hidden_layers": 4}
 DENSE_ONLY = {"first_k_dense_replace": 2}
 TIED = {"tie_word_embeddings": True}
+PATTERN = {"layer_types": None, "mlp_layer_types": None}
+EXAONE_NAMED = {"architectures": ["ExaoneMoEForCausalLM"]}
 PUBLISHED_MINIMAX = {
     "rope_parameters": None,
     "rope_theta": 5_000_000,
@@ -101,6 +104,12 @@ MIXTURE_CASES = [
     Case("dense layers unnamed", "glm4_moe_lite", MORE_LAYERS, {"mlp_layer_types": None}),
     Case("whole queries", "glm4_moe_lite", {"q_lora_rank": None, **GROUPS}, block_size=5),
     Case("halves turn", "glm4_moe_lite", {"rope_interleave": False, **SCALED}),
+    Case("no windows, nothing turns", "exaone_moe", {"layer_types": FULL}),
+    Case("layers unnamed", "exaone_moe", MORE_LAYERS, PATTERN),
+    Case("pattern in letters", "exaone_moe", edits={"sliding_window_pattern": "LG"}),
+    Case("dense layers named", "exaone_moe", {"mlp_layer_types": ["sparse", "dense"], **TIED}),
+    Case("groups, two shared", "exaone_moe", {**GROUPS, "num_shared_experts": 2}, block_size=5),
+    Case("architecture as published", "exaone_moe", edits=EXAONE_NAMED),
     Case("no windows", "dots1", {"sliding_window": None, "norm_topk_prob": True}),
     Case("biases", "dots1", {"attention_bias": True, "head_dim": 16}, block_size=3),
     Case("layer types unsaid", "dots1", MORE_LAYERS, {"layer_types": None}),

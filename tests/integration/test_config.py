@@ -84,7 +84,7 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     ]
     thetas = [rope_of(theirs.rope_parameters, kind)["rope_theta"] for kind in kinds]
     turned = getattr(theirs, "no_rope_layers", None) or [True] * len(kinds)
-    if theirs.model_type == "exaone4" and span is not None:
+    if theirs.model_type in ("exaone4", "exaone_moe") and span is not None:
         turned = [kind == "sliding_attention" for kind in kinds]
     assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
         theta if rotated else None for theta, rotated in zip(thetas, turned, strict=True)
@@ -218,6 +218,8 @@ def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> N
         ("glm4_moe_lite", {"mlp_layer_types": ["conv"] * 30}, "mlp_layer_types conv"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "1 mlp_layer_types.*30 layers"),
         ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "partial_rotary_factor.*lite"),
+        ("exaone_moe", {"mlp_layer_types": ["none"] * 30}, "mlp_layer_types none"),
+        ("exaone_moe", {"sliding_window": None}, "sliding_window None"),
         ("dots1", {"scoring_func": "softmax"}, "scoring_func softmax"),
         ("minimax_m2", {"attn_type_list": [1, 0]}, r"attn_type_list \[1, 0\]"),
         ("minimax_m2", {"qk_norm_type": "per_head"}, "qk_norm_type per_head"),

@@ -53,9 +53,14 @@ def test_what_guesses_ahead_is_left_out(family: str, tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_what_guesses_ahead_may_have_a_name_of_its_own(tmp_path: Path) -> None:
-    file = make_checkpoint(tmp_path, "ernie4_5_moe") / "model.safetensors"
-    extra = {f"model.mtp_{name}.0.weight": torch.ones(3) for name in ("block", "linear_proj")}
+@pytest.mark.parametrize(
+    ("family", "at"), [("ernie4_5_moe", "model.mtp_"), ("exaone_moe", "mtp.")]
+)
+def test_what_guesses_ahead_may_have_a_name_of_its_own(
+    family: str, at: str, tmp_path: Path
+) -> None:
+    file = make_checkpoint(tmp_path, family) / "model.safetensors"
+    extra = {f"{at}{name}.0.weight": torch.ones(3) for name in ("block", "linear_proj")}
     save_file({**load_file(file), **extra}, file, {"format": "pt"})
     assert_says_what_transformers_says(tmp_path)
 
@@ -97,6 +102,7 @@ def test_a_missing_expert_is_named(name: str, tmp_path: Path) -> None:
     [
         ("glm4_moe", "mlp.gate.e_score_correction_bias"),
         ("minimax_m2", "block_sparse_moe.e_score_correction_bias"),
+        ("exaone_moe", "mlp.e_score_correction_bias"),
         ("ernie4_5_moe", "mlp.moe_statics.e_score_correction_bias"),
     ],
 )
