@@ -65,7 +65,7 @@ def _only(given: Mapping[str, Any], **accepted: tuple[object, ...]) -> None:
 
 def _fp8(given: Mapping[str, Any]) -> Packing:
     """fp8 with block scales (DeepSeek), or with one scale per tensor (vLLM, Mistral)."""
-    _only(given, fmt=("e4m3", None), expert_dtype=("fp8", None))
+    _only(given, fmt=("e4m3", "float8_e4m3fn", None), expert_dtype=("fp8", None))
     _only(given, scale_fmt=("float", "ue8m0", None), activation_scheme=(*SCHEMES, None))
     static = given.get("activation_scheme") == "static"
     if given.get("weight_block_size") is None:

@@ -95,8 +95,8 @@ class WeightLoader:
             raise UnusableCheckpoint(f"tensor {name} is missing")
         stored = self._stored(name)
         tensor: Tensor = self.files.pop(stored).get_tensor(stored)
-        if shape == (1,) and not tensor.shape:
-            tensor = tensor.view(1)  # some files have a scalar, some a list of one
+        if len(shape) == 1 and tensor.numel() == shape[0]:
+            tensor = tensor.view(-1)  # some files have a scalar for it, or a matrix of one row
         if not _fits(tensor, shape):
             shapes = f"{tuple(tensor.shape)}, the config says {shape}"
             raise UnusableCheckpoint(f"tensor {name} is {shapes}")

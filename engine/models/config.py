@@ -45,9 +45,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     two. `norm_adds_one`: norms multiply by 1 + their weight. `qk_norm`: norms over each head of
     queries and keys, or over all heads together. `embedding_scale_rounds`: the scale is rounded
     to the weights' dtype before it is used. `sinks`: each head has one (AttentionStyle).
-    `unused_layers`: layers in the checkpoint behind the last, for multi-token prediction. With
-    `latent`, attention is over latents, whose rotated part is `head_dim` wide. `packing` says
-    how the checkpoint stores quantized weights, if it does.
+    `unused_layers`: layers in the checkpoint behind the last, for multi-token prediction;
+    `unused_names`: what names of such tensors begin with in other families. With `latent`,
+    attention is over latents, whose rotated part is `head_dim` wide. `packing` says how the
+    checkpoint stores quantized weights, if it does.
     """
 
     vocab_size: Size
@@ -80,6 +81,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertConfig | None = None
     latent: LatentConfig | None = None
     unused_layers: int = 0
+    unused_names: tuple[str, ...] = ()
     packing: Packing | None = None
 
     def __post_init__(self) -> None:
@@ -90,8 +92,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         for rope in self.ropes:
             if rope.rotary_dim > self.head_dim:
                 raise ValueError(f"{rope.rotary_dim} of {self.head_dim} dimensions to rotate")
-            if self.qk_norm and (rope.interleaved or rope.rotary_dim < self.head_dim):
-                raise ValueError("norms of heads that turn in another order are not supported")
 
     @property
     def num_layers(self) -> int:
@@ -186,6 +186,9 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         raise ValueError(f"layer_types {', '.join(sorted(unknown))} are not supported")
     if not len(kinds) == len(rotated) == raw["num_hidden_layers"]:
         said = f"{len(kinds)} layer_types, {len(rotated)} of no_rope_layers"
+        raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
+    if len(sparse) != raw["num_hidden_layers"]:
+        said = f"{len(sparse)} mlp_layer_types"
         raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
     layers = [
         {

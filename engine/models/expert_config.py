@@ -24,9 +24,10 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The experts of one layer, the same in all layers that have any.
 
     In a checkpoint they are under `block` of their layer: the router as `router`, each expert
-    as `experts.N` with its gate, up and down as `parts`. If all experts are stacked in one
-    tensor, its layout is transformers': [experts, outputs, inputs], or, with `stacked_across`,
-    [experts, inputs, outputs] with gates and ups alternating, or the same packed as MXFP4.
+    as `experts.N` with its gate, up and down as `parts`. `correction` names the tensor that
+    balances the load of experts. If all experts are stacked in one tensor, its layout is
+    transformers': [experts, outputs, inputs], or, with `stacked_across`, [experts, inputs,
+    outputs] with gates and ups alternating, or the same packed as MXFP4.
     """
 
     routing: Routing
@@ -35,7 +36,7 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     router: str = "gate"
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     router_bias: bool = False
-    correction: bool = False
+    correction: str | None = None
     shared: SharedExpertConfig | None = None
     stacked_across: bool = False
     clamp: ClampedSwiglu | None = None

@@ -28,7 +28,7 @@ class Family:
     of keys that configs leave out. `today` converts old spellings to today's. `neutral` names
     keys that we do not implement, with their values that have no effect; any other value is
     refused. `stem` is the prefix of the names of models with another head, or none, if it is
-    not the prefix of `architecture`.
+    not the prefix of `architecture`; published configs may `also` name the architecture so.
     """
 
     architecture: str
@@ -37,12 +37,14 @@ class Family:
     today: Callable[[Raw], Raw] = as_it_is
     neutral: Mapping[str, Sequence[object]] = field(default_factory=dict)
     stem: str | None = None
+    also: str | None = None
 
     @property
     def architectures(self) -> Sequence[list[str]]:
         """The architectures that its configs may name: with its own head, another, or none."""
         stem = self.stem or self.architecture.removesuffix(GENERATOR)
-        return [[self.architecture], [stem + CLASSIFIER], [stem + HEADLESS]]
+        named = [self.architecture, stem + CLASSIFIER, stem + HEADLESS]
+        return [[name] for name in (*named, self.also) if name is not None]
 
 
 def text_part(raw: Raw) -> Raw:
@@ -78,3 +80,13 @@ def llama(raw: Raw) -> dict[str, Any]:
     """Llama's differences: biases, if the config asks for them."""
     bias = raw.get("attention_bias", False)
     return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}
+
+
+def routing(raw: Raw, *, normalised: bool, **settings: object) -> dict[str, Any]:
+    """The routing; configs name the number of experts in two ways, and DeepSeek in a third."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    said = [raw[name] for name in names if name in raw]
+    if not said:
+        raise KeyError(" or ".join(names))
+    top_k = raw["num_experts_per_tok"]
+    return {"num_experts": said[0], "top_k": top_k, "normalised": normalised, **settings}

@@ -131,14 +131,23 @@ def _router(
     """Read the router, in float32 whatever the model's dtype."""
     name, count = f"{at}{experts.router}", experts.routing.num_experts
     exact = torch.float32
-    correction = f"{name}.e_score_correction_bias"
     return Router(
         experts.routing,
         loader.take(f"{name}.weight", count, config.hidden_size, dtype=exact),
         loader.take(f"{name}.bias", count, dtype=exact) if experts.router_bias else None,
-        loader.take(correction, count, dtype=exact) if experts.correction else None,
+        _correction(loader, experts, at),
         TorchProducts() if loader.storage is None else loader.storage.products,
     )
+
+
+def _correction(loader: WeightLoader, experts: ExpertConfig, at: str) -> Tensor | None:
+    """[experts] float32, under the family's name or below the router's, as in transformers."""
+    if experts.correction is None:
+        return None
+    named = f"{at}{experts.correction}"
+    below = f"{at}{experts.router}.{experts.correction}"
+    name, count = below if below in loader else named, experts.routing.num_experts
+    return loader.take(name, count, dtype=torch.float32)
 
 
 def _shared(

@@ -1,10 +1,10 @@
 """The families with experts, each described by how it differs from Llama."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from engine.models.family import FULL, SLIDING, Family, Raw, every, windows
+from engine.models.deepseek_families import DEEPSEEKS
+from engine.models.family import FULL, SLIDING, Family, Raw, every, llama, routing, windows
 
 MXFP4 = "mxfp4"
 GPT_OSS_ROPE = {
@@ -16,11 +16,11 @@ GPT_OSS_ROPE = {
 
 
 def _mixtral(raw: Raw) -> dict[str, Any]:
-    routing = _routing(raw, normalised=True)
+    choice = routing(raw, normalised=True)
     names = {"block": "block_sparse_moe", "parts": ("w1", "w3", "w2")}
     return {
         **windows({**raw, "layer_types": None}),
-        "experts": {"routing": routing, "width": raw["intermediate_size"], **names},
+        "experts": {"routing": choice, "width": raw["intermediate_size"], **names},
         "sparse": [True] * raw["num_hidden_layers"],
     }
 
@@ -31,7 +31,7 @@ def _qwen_moe(raw: Raw) -> dict[str, Any]:
     layers = range(raw["num_hidden_layers"])
     return {
         "experts": {
-            "routing": _routing(raw, normalised=raw["norm_topk_prob"]),
+            "routing": routing(raw, normalised=raw["norm_topk_prob"]),
             "width": raw["moe_intermediate_size"],
         },
         "sparse": [at not in dense and (at + 1) % step == 0 for at in layers],
@@ -60,10 +60,67 @@ def _qwen3_moe(raw: Raw) -> dict[str, Any]:
     return different
 
 
+def _minimax_m2(raw: Raw) -> dict[str, Any]:
+    if {*(raw.get("attn_type_list") or ())} - {1}:
+        raise ValueError(f"attn_type_list {raw['attn_type_list']} is not supported")
+    experts = {
+        "routing": routing(raw, normalised=True, scoring="sigmoid"),
+        "width": raw["intermediate_size"],
+        "block": "block_sparse_moe",
+        "parts": ("w1", "w3", "w2"),
+        "correction": "e_score_correction_bias",
+    }
+    sparse = [True] * raw["num_hidden_layers"]
+    return {"experts": experts, "sparse": sparse, "qk_norm": "all", "partial_rotary": True}
+
+
+def _minimax_m2_today(raw: Raw) -> Raw:
+    """Today's spelling: published configs say how many dimensions turn, not their share."""
+    if raw.get("rotary_dim") is None:
+        return raw
+    return {"partial_rotary_factor": raw["rotary_dim"] / raw["head_dim"], **raw}
+
+
+def _olmoe(raw: Raw) -> dict[str, Any]:
+    experts = {
+        "routing": routing(raw, normalised=raw["norm_topk_prob"]),
+        "width": raw["intermediate_size"],
+    }
+    sparse = [True] * raw["num_hidden_layers"]
+    biases = llama({**raw, "mlp_bias": False})
+    return {**biases, "qk_norm": "all", "experts": experts, "sparse": sparse}
+
+
+def _ernie_moe(raw: Raw) -> dict[str, Any]:
+    """Experts in every `moe_layer_interval`-th layer, from a first one to a last one."""
+    first, last = raw["moe_layer_start_index"], raw["moe_layer_end_index"]
+    step, layers = raw["moe_layer_interval"], range(raw["num_hidden_layers"])
+    width, always = raw["moe_intermediate_size"], raw["moe_num_shared_experts"]
+    return {
+        "rope_interleaved": True,
+        "experts": {
+            "routing": routing(raw, normalised=True),
+            "width": width,
+            "correction": "moe_statics.e_score_correction_bias",
+            "shared": {"name": "shared_experts", "width": width * always} if always else None,
+        },
+        "sparse": [
+            (at + 1) % step == 0 and first <= at <= (layers[-1] if last == -1 else last)
+            for at in layers
+        ],
+        "unused_names": ("model.mtp_",),
+    }
+
+
+def _ernie_moe_today(raw: Raw) -> Raw:
+    names = {"moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok"}
+    return {**{ours: raw[theirs] for theirs, ours in names.items()}, **raw}
+
+
 def _gpt_oss(raw: Raw) -> dict[str, Any]:
     bias = raw["attention_bias"]
     experts = {
-        "routing": _routing(raw, normalised=True),
+        "routing": routing(raw, normalised=True),
         "width": raw["intermediate_size"],
         "router": "router",
         "router_bias": True,
@@ -91,120 +148,11 @@ def _gpt_oss_today(raw: Raw) -> Raw:
     return given
 
 
-def _deepseek(raw: Raw) -> dict[str, Any]:
-    """Common to V2 and V3: latents, and experts after some dense layers."""
-    turned, plain = raw["qk_rope_head_dim"], raw["qk_nope_head_dim"]
-    dense, layers = raw["first_k_dense_replace"], range(raw["num_hidden_layers"])
-    width, always = raw["moe_intermediate_size"], raw["n_shared_experts"]
-    return {
-        "head_dim": turned,
-        "num_kv_heads": 1,
-        "attention_scale": _stretched((plain + turned) ** -0.5, raw),
-        "output_bias": raw["attention_bias"],
-        "latent": {
-            "rank": raw["kv_lora_rank"],
-            "plain_dim": plain,
-            "value_dim": raw["v_head_dim"],
-            "query_rank": raw["q_lora_rank"],
-        },
-        "qkv_bias": raw["attention_bias"],
-        "experts": {
-            "width": width,
-            "shared": {"name": "shared_experts", "width": width * always} if always else None,
-        },
-        "sparse": [at >= dense for at in layers],
-    }
-
-
-def _deepseek_v2(raw: Raw) -> dict[str, Any]:
-    different, method = _deepseek(raw), raw["topk_method"]
-    groups = {"count": raw["n_group"], "chosen": raw["topk_group"]}
-    if method not in ("greedy", "group_limited_greedy"):
-        raise ValueError(f"topk_method {method} is not supported")
-    different["experts"]["routing"] = _routing(
-        raw,
-        normalised=False,
-        scale=raw["routed_scaling_factor"],
-        groups=groups if method == "group_limited_greedy" else None,
-    )
-    return {**different, "mlp_bias": raw["mlp_bias"], "rope_interleaved": True}
-
-
-def _deepseek_v3(raw: Raw) -> dict[str, Any]:
-    different = _deepseek(raw)
-    different["experts"]["correction"] = True
-    different["experts"]["routing"] = _routing(
-        raw,
-        normalised=raw["norm_topk_prob"],
-        scoring="sigmoid",
-        scale=raw["routed_scaling_factor"],
-        groups={"count": raw["n_group"], "chosen": raw["topk_group"], "judged_by": 2},
-    )
-    unused = raw["num_nextn_predict_layers"]
-    return {**different, "rope_interleaved": raw["rope_interleave"], "unused_layers": unused}
-
-
-def _stretched(scale: float, raw: Raw) -> float:
-    """The attention scale, larger for a rope that is stretched (`mscale_all_dim`)."""
-    rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
-    kind, weight = rope.get("rope_type", rope.get("type")), rope.get("mscale_all_dim")
-    if kind in (None, "default") or not weight or rope["factor"] <= 1:
-        return scale
-    more: float = 0.1 * weight * math.log(rope["factor"]) + 1.0
-    return scale * more * more
-
-
-def _routing(raw: Raw, *, normalised: bool, **settings: object) -> dict[str, Any]:
-    """The routing; configs name the number of experts in two ways, and DeepSeek in a third."""
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    said = [raw[name] for name in names if name in raw]
-    if not said:
-        raise KeyError(" or ".join(names))
-    top_k = raw["num_experts_per_tok"]
-    return {"num_experts": said[0], "top_k": top_k, "normalised": normalised, **settings}
-
-
 _QWEN_UNSAID = {
     "max_position_embeddings": 32_768,
     "decoder_sparse_step": 1,
     "norm_topk_prob": False,
     "sliding_window": 4096,
-}
-_DEEPSEEK_UNSAID = {
-    "attention_bias": False,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-}
-_V2_UNSAID = {
-    **_DEEPSEEK_UNSAID,
-    "max_position_embeddings": 2048,
-    "first_k_dense_replace": 0,
-    "moe_intermediate_size": 1407,
-    "n_group": None,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "mlp_bias": False,
-    "routed_scaling_factor": 1.0,
-    "topk_group": None,
-    "topk_method": "greedy",
-}
-_V3_UNSAID = {
-    **_DEEPSEEK_UNSAID,
-    "max_position_embeddings": 4096,
-    "first_k_dense_replace": 3,
-    "moe_intermediate_size": 2048,
-    "n_group": 8,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "norm_topk_prob": True,
-    "num_experts_per_tok": 8,
-    "num_nextn_predict_layers": 1,
-    "rope_interleave": True,
-    "routed_scaling_factor": 2.5,
-    "topk_group": 4,
 }
 _MIXTRAL_UNSAID = {
     "max_position_embeddings": 131_072,
@@ -245,18 +193,44 @@ _GPT_OSS_UNSAID = {
     "swiglu_alpha": 1.702,
     "swiglu_limit": 7.0,
 }
-# which layers have experts, and how these are scored, must be as in the published models; keys
-# that transformers reads but does not apply must not ask for anything
-_V2_NEUTRAL = {
-    "moe_layer_freq": (None, 1),
-    "norm_topk_prob": (None, False),
-    "scoring_func": (None, "softmax"),
+_MINIMAX_M2_UNSAID = {
+    "head_dim": 128,
+    "max_position_embeddings": 196_608,
+    "num_experts_per_tok": 8,
+    "num_key_value_heads": 8,
+    "num_local_experts": 256,
+    "rope_theta": 5_000_000.0,
 }
-_V3_NEUTRAL = {
-    "moe_layer_freq": (None, 1),
+_OLMOE_UNSAID = {
+    "max_position_embeddings": 4096,
+    "norm_topk_prob": False,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "rms_norm_eps": 1e-5,
+}
+_ERNIE_MOE_UNSAID = {
+    "max_position_embeddings": 131_072,
+    "moe_intermediate_size": 1536,
+    "moe_k": 6,
+    "moe_layer_end_index": -1,
+    "moe_layer_interval": 1,
+    "moe_layer_start_index": 1,
+    "moe_num_experts": 64,
+    "moe_num_shared_experts": 2,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "tie_word_embeddings": True,
+}
+_MINIMAX_M2_NEUTRAL = {
+    "qk_norm_type": (None, "per_layer"),
     "scoring_func": (None, "sigmoid"),
-    "topk_method": (None, "noaux_tc"),
+    "shared_intermediate_size": (None, 0),
+    "use_qk_norm": (None, True),
+    "use_routing_bias": (None, True),
 }
+_OLMOE_NEUTRAL = {"clip_qkv": (None,)}
+_ERNIE_MOE_NEUTRAL = {"moe_norm_min": (None, 1e-12), "use_bias": (None, False)}
 _GPT_OSS_NEUTRAL = {"hidden_act": (None, "silu")}  # ignored: it has its own activation
 
 MIXTURES = {
@@ -266,10 +240,20 @@ MIXTURES = {
     "gpt_oss": Family(
         "GptOssForCausalLM", _gpt_oss, _GPT_OSS_UNSAID, _gpt_oss_today, _GPT_OSS_NEUTRAL
     ),
-    "deepseek_v2": Family(
-        "DeepseekV2ForCausalLM", _deepseek_v2, _V2_UNSAID, neutral=_V2_NEUTRAL
+    **DEEPSEEKS,
+    "minimax_m2": Family(
+        "MiniMaxM2ForCausalLM",
+        _minimax_m2,
+        _MINIMAX_M2_UNSAID,
+        _minimax_m2_today,
+        _MINIMAX_M2_NEUTRAL,
     ),
-    "deepseek_v3": Family(
-        "DeepseekV3ForCausalLM", _deepseek_v3, _V3_UNSAID, neutral=_V3_NEUTRAL
+    "olmoe": Family("OlmoeForCausalLM", _olmoe, _OLMOE_UNSAID, neutral=_OLMOE_NEUTRAL),
+    "ernie4_5_moe": Family(
+        "Ernie4_5_MoeForCausalLM",
+        _ernie_moe,
+        _ERNIE_MOE_UNSAID,
+        _ernie_moe_today,
+        _ERNIE_MOE_NEUTRAL,
     ),
 }

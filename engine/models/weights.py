@@ -1,5 +1,6 @@
 """Builds a Decoder from a checkpoint: which tensors make which part, given the config."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -106,8 +107,9 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
     embedding = loader.take("model.embed_tokens.weight", vocabulary, hidden)
     layers = tuple(_layer(loader, config, index) for index in range(config.num_layers))
     norm = _norm(loader, config, "model.norm", hidden)
-    for index in range(config.num_layers, config.num_layers + config.unused_layers):
-        loader.drop_all(f"model.layers.{index}.")
+    behind = range(config.num_layers, config.num_layers + config.unused_layers)
+    for name in (*config.unused_names, *(f"model.layers.{index}." for index in behind)):
+        loader.drop_all(name)
     head = loader.head(_head_weight(loader, config, embedding[words.start : words.stop]))
     if loader.group is not None:
         head = VocabParallelHead(head, vocabulary, loader.group)
@@ -203,7 +205,7 @@ def _attention(loader: WeightLoader, config: ModelConfig, index: int, at: str) -
     order = head_order(plan.rope, head_dim) if plan.rope else None
     rows = _rows(order, heads, kv_heads)
     norms = [
-        _head_norm(loader, config, f"{at}{name}", count)
+        _head_norm(loader, config, f"{at}{name}", count, order)
         for name, count in (("q_norm", heads), ("k_norm", kv_heads))
     ]
     sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
@@ -230,12 +232,17 @@ def _rows(order: Tensor | None, heads: int, kv_heads: int) -> Tensor | None:
     return torch.cat(((first + order).flatten(), values))
 
 
-def _head_norm(loader: WeightLoader, config: ModelConfig, name: str, heads: int) -> Norm | None:
-    """The norm of queries or keys, over one head or over all of them."""
+def _head_norm(
+    loader: WeightLoader, config: ModelConfig, name: str, heads: int, order: Tensor | None
+) -> Norm | None:
+    """The norm of queries or keys, over one head or over all of them, each in its `order`."""
     if config.qk_norm is None:
         return None
     count = heads if config.qk_norm == "all" else 1
     norm = _norm(loader, config, name, count * config.head_dim)
+    if order is not None:
+        weight = norm.weight.view(count, -1)[:, order.to(loader.device)].flatten()
+        norm = replace(norm, weight=weight)
     if loader.group is None or config.qk_norm != "all":
         return norm
     return ParallelNorm(norm.weight, norm.eps, group=loader.group)

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.fakes.kimi import teach_transformers
+from tests.fakes.mixture_shapes import MIXTURE_SHAPE
+
 VOCABULARY = 384
 MAX_POSITIONS = 512
 END, USER, ASSISTANT = "<|end|>", "<|user|>", "<|assistant|>"
@@ -40,38 +43,6 @@ SHAPE = {
     "initializer_range": 0.2,
     "bos_token_id": None,
     "eos_token_id": 0,
-}
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
-LATENTS = {
-    **EXPERTS,
-    "num_key_value_heads": 4,
-    "n_routed_experts": 8,
-    "first_k_dense_replace": 1,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 10,
-}
-MIXTURE_SHAPE: dict[str, dict[str, Any]] = {
-    "mixtral": {"num_local_experts": 4},
-    "qwen2_moe": {**EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 40},
-    "qwen3_moe": {**EXPERTS, "num_experts": 8, "head_dim": 16, "norm_topk_prob": True},
-    "gpt_oss": {
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "head_dim": 16,
-        "sliding_window": 20,
-        "hidden_size": 64,
-        "intermediate_size": 32,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 150_000.0,
-            "factor": 4.0,
-            "original_max_position_embeddings": 128,
-        },
-    },
-    "deepseek_v2": {**LATENTS, "q_lora_rank": None, "routed_scaling_factor": 1.5},
-    "deepseek_v3": {**LATENTS, "q_lora_rank": 20, "n_group": 4, "topk_group": 2},
 }
 LAST_WINDOWED = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
 GEMMA3 = {
@@ -170,6 +141,7 @@ def make_checkpoint(
     """
     import transformers  # slow to load
 
+    teach_transformers()
     settings = SHAPE | FAMILY_SHAPE.get(family, {}) | config_overrides
     if family in SEEING:
         settings = {"text_config": settings, **SEEING[family]}

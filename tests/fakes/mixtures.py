@@ -8,7 +8,17 @@ from safetensors.torch import load_file, save_file
 
 from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import edit_config
-from tests.fakes.families import CASES, SLIDING, TYPED_YARN, Case, old_rope, rope
+from tests.fakes.families import (
+    CASES,
+    FULL,
+    QUARTER,
+    SLIDING,
+    TYPED_YARN,
+    Case,
+    old_rope,
+    partial,
+    rope,
+)
 
 GROUPS = {"n_group": 4, "topk_group": 2}
 LIMITED = {"topk_method": "group_limited_greedy", **GROUPS}
@@ -16,6 +26,19 @@ SCALED = rope(**TYPED_YARN, mscale=0.9, mscale_all_dim=0.7)
 OLD_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 MORE_LAYERS = {"num_hidden_layers": 4}
 DENSE_ONLY = {"first_k_dense_replace": 2}
+TIED = {"tie_word_embeddings": True}
+PATTERN = {"layer_types": None, "mlp_layer_types": None}
+EXAONE_NAMED = {"architectures": ["ExaoneMoEForCausalLM"]}
+PUBLISHED_MINIMAX = {
+    "rope_parameters": None,
+    "rope_theta": 5_000_000,
+    "attn_type_list": [1, 1],
+    "qk_norm_type": "per_layer",
+    "scoring_func": "sigmoid",
+    "shared_intermediate_size": 0,
+    "use_qk_norm": True,
+    "use_routing_bias": True,
+}
 
 MIXTURE_CASES = [
     Case("one expert each", "mixtral", {"num_experts_per_tok": 1, "head_dim": 24}),
@@ -66,6 +89,47 @@ MIXTURE_CASES = [
     Case("biases", "deepseek_v3", {"attention_bias": True, "v_head_dim": 18}, block_size=7),
     Case("yarn", "deepseek_v3", SCALED),
     Case("stretched without scales", "deepseek_v3", rope(**TYPED_YARN)),
+    Case("whole queries, yarn", "kimi_k2", {**SCALED, "q_lora_rank": None}, block_size=5),
+    Case("groups, two shared", "kimi_k2", {**GROUPS, "n_shared_experts": 2}),
+    Case("as published", "kimi_k2", edits={"num_nextn_predict_layers": 0, "seq_aux": True}),
+    Case("heads not normed", "glm4_moe", {"use_qk_norm": False, "attention_bias": True}),
+    Case("all of a head turns", "glm4_moe", partial(1.0), block_size=5),
+    Case("a quarter turns", "glm4_moe", {**partial(0.25), "num_key_value_heads": 1}),
+    Case("partial rotary of old", "glm4_moe", edits={"rope_parameters": None, **QUARTER}),
+    Case("share that turns unsaid", "glm4_moe", edits={"rope_parameters": None}),
+    Case("groups, biases", "glm4_moe", {**GROUPS, "attention_bias": True, **MORE_LAYERS}),
+    Case("yarn", "glm4_moe", rope(**TYPED_YARN, partial_rotary_factor=0.5), block_size=7),
+    Case("no dense layer", "glm4_moe", {"first_k_dense_replace": 0, "n_shared_experts": 2}),
+    Case("dense layers named", "glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense"]}),
+    Case("dense layers unnamed", "glm4_moe_lite", MORE_LAYERS, {"mlp_layer_types": None}),
+    Case("whole queries", "glm4_moe_lite", {"q_lora_rank": None, **GROUPS}, block_size=5),
+    Case("halves turn", "glm4_moe_lite", {"rope_interleave": False, **SCALED}),
+    Case("no windows, nothing turns", "exaone_moe", {"layer_types": FULL}),
+    Case("layers unnamed", "exaone_moe", MORE_LAYERS, PATTERN),
+    Case("pattern in letters", "exaone_moe", edits={"sliding_window_pattern": "LG"}),
+    Case("dense layers named", "exaone_moe", {"mlp_layer_types": ["sparse", "dense"], **TIED}),
+    Case("groups, two shared", "exaone_moe", {**GROUPS, "num_shared_experts": 2}, block_size=5),
+    Case("architecture as published", "exaone_moe", edits=EXAONE_NAMED),
+    Case("no windows", "dots1", {"sliding_window": None, "norm_topk_prob": True}),
+    Case("biases", "dots1", {"attention_bias": True, "head_dim": 16}, block_size=3),
+    Case("layer types unsaid", "dots1", MORE_LAYERS, {"layer_types": None}),
+    Case("groups", "dots1", {**GROUPS, "routed_scaling_factor": 2.5, **TIED}),
+    Case("all of a head turns", "minimax_m2", {"rotary_dim": 16, "num_key_value_heads": 4}),
+    Case("a quarter turns", "minimax_m2", {"rotary_dim": 4, **TIED}, block_size=5),
+    Case("one kv head", "minimax_m2", {"num_key_value_heads": 1}, block_size=7),
+    Case("as published", "minimax_m2", edits=PUBLISHED_MINIMAX),
+    Case("yarn", "minimax_m2", rope(**TYPED_YARN, partial_rotary_factor=0.5)),
+    Case("weights that add up to one", "olmoe", {"norm_topk_prob": True}, block_size=5),
+    Case("biases", "olmoe", {"attention_bias": True, "num_key_value_heads": 1, **TIED}),
+    Case("every second layer", "ernie4_5_moe", {"moe_layer_interval": 2, **MORE_LAYERS}),
+    Case(
+        "first and last layers dense",
+        "ernie4_5_moe",
+        {"moe_layer_start_index": 1, "moe_layer_end_index": 2, **MORE_LAYERS},
+        block_size=5,
+    ),
+    Case("no shared experts", "ernie4_5_moe", {"moe_num_shared_experts": 0, "head_dim": 16}),
+    Case("untied", "ernie4_5_moe", {"tie_word_embeddings": False, **rope(**TYPED_YARN)}),
 ]
 EVERY_CASE = [*CASES, *MIXTURE_CASES]
 

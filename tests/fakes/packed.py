@@ -3,6 +3,7 @@
 Written from what the layouts are, number by number, and not from how we read them.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import edit_config
 
 GROUP, SIDE = 32, 128
+PRODUCTS = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")  # Mixtral's experts last
 Tensors = dict[str, Tensor]
 Packed = tuple[Tensors, Tensor]
 """What stands for a weight, by the ends of their names, and what it is worth."""
@@ -121,7 +123,7 @@ def _pack(
     copytree(folder, packed)
     plain, stored = load_file(folder / WEIGHTS), dict[str, Tensor]()
     for name, weight in plain.items():
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(PRODUCTS):
             stored[name] = weight
             continue
         parts, plain[name] = packer(name, weight.float())
@@ -142,6 +144,17 @@ def pack_stacks(folder: Path, packed: Path) -> None:
             stored[name + end] = torch.stack([parts[one] for parts, _ in pairs])
     save_file(plain, folder / WEIGHTS, {"format": "pt"})
     save_file(stored, packed / WEIGHTS, {"format": "pt"})
+
+
+def spread(folder: Path, count: int) -> None:
+    """A checkpoint's tensors over so many files, with an index: scales far from weights."""
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    files = {name: f"model-{at % count + 1:05}.safetensors" for at, name in enumerate(tensors)}
+    for file in {*files.values()}:
+        part = {name: one for name, one in tensors.items() if files[name] == file}
+        save_file(part, folder / file, {"format": "pt"})
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": files}))
 
 
 def _blocks(weight: Tensor, *, powers: bool = False) -> Packed:

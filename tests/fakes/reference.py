@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.fakes.checkpoints import GENERATES, SEEING, SEEING_AUTO
+from tests.fakes.kimi import teach_transformers
 
 
 class Reference:
@@ -16,6 +17,7 @@ class Reference:
     def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         import transformers  # slow to load
 
+        teach_transformers()
         kind = json.loads((folder / "config.json").read_text())["model_type"]
         auto = getattr(transformers, SEEING_AUTO if kind in SEEING else GENERATES)
         model = auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager")

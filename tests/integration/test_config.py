@@ -16,6 +16,7 @@ from engine.models.rope import rope_table
 from engine.models.rope_config import Rope
 from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE, edit_config, make_checkpoint
 from tests.fakes.driver import load
+from tests.fakes.kimi import teach_transformers
 from tests.fakes.published_mixtures import PUBLISHED
 
 E5M2 = {"quant_method": "fp8", "fmt": "e5m2"}
@@ -46,6 +47,7 @@ MANY = {  # heads that any number of KV heads divides which a family may mean by
 
 def raw_config(family: str, **changes: object) -> dict[str, Any]:
     """As transformers writes it; a change to None takes the key out."""
+    teach_transformers()
     settings = SHAPE | FAMILY_SHAPE[family] | MANY
     raw = AutoConfig.for_model(family, **settings).to_dict() | changes
     return {key: value for key, value in raw.items() if value is not None}
@@ -82,7 +84,7 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     ]
     thetas = [rope_of(theirs.rope_parameters, kind)["rope_theta"] for kind in kinds]
     turned = getattr(theirs, "no_rope_layers", None) or [True] * len(kinds)
-    if theirs.model_type == "exaone4" and span is not None:
+    if theirs.model_type in ("exaone4", "exaone_moe") and span is not None:
         turned = [kind == "sliding_attention" for kind in kinds]
     assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
         theta if rotated else None for theta, rotated in zip(thetas, turned, strict=True)
@@ -105,6 +107,7 @@ def rope_of(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_what_was_published_means_the_same(model: str, tmp_path: Path) -> None:
+    teach_transformers()
     raw = PUBLISHED[model]
     (tmp_path / "config.json").write_text(json.dumps(raw))
     whole, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
@@ -127,7 +130,9 @@ def assert_same_angles(
     table = rope_table(rope, ours.head_dim, length)[1]
     nested = {"layer_type": kind} if kind in theirs.rope_parameters else {}
     if rope.rope_type == "default":
-        angles, scale = rope.rope_theta ** -(torch.arange(0, 1, 2 / ours.head_dim)), 1.0
+        share = rope_of(theirs.rope_parameters, kind).get("partial_rotary_factor", 1.0)
+        turned = int(ours.head_dim * share)
+        angles, scale = rope.rope_theta ** -(torch.arange(0, 1, 2 / turned)), 1.0
     else:
         compute = ROPE_INIT_FUNCTIONS[rope.rope_type]
         angles, scale = compute(theirs, seq_len=ours.max_positions, **nested)
@@ -206,6 +211,24 @@ def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> N
         ("deepseek_v3", {"topk_group": 1, "num_experts_per_tok": 3}, "no choice.*3 experts"),
         ("deepseek_v3", {"quantization_config": E5M2}, "quantized by fp8: fmt e5m2"),
         ("deepseek_v3", {"kv_lora_rank": 0}, "rank"),
+        ("kimi_k2", {"topk_method": "greedy"}, "topk_method greedy"),
+        ("glm4_moe", {"scoring_func": "softmax"}, "scoring_func softmax"),
+        ("glm4_moe", {"topk_group": 2}, "2 of 1 groups"),
+        ("glm4_moe_lite", {"first_k_dense_replace": 3}, "first_k_dense_replace 3"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["conv"] * 30}, "mlp_layer_types conv"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "1 mlp_layer_types.*30 layers"),
+        ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "partial_rotary_factor.*lite"),
+        ("exaone_moe", {"mlp_layer_types": ["none"] * 30}, "mlp_layer_types none"),
+        ("exaone_moe", {"sliding_window": None}, "sliding_window None"),
+        ("dots1", {"scoring_func": "softmax"}, "scoring_func softmax"),
+        ("minimax_m2", {"attn_type_list": [1, 0]}, r"attn_type_list \[1, 0\]"),
+        ("minimax_m2", {"qk_norm_type": "per_head"}, "qk_norm_type per_head"),
+        ("minimax_m2", {"use_qk_norm": False}, "use_qk_norm False"),
+        ("minimax_m2", {"use_routing_bias": False}, "use_routing_bias False"),
+        ("minimax_m2", {"shared_intermediate_size": 64}, "shared_intermediate_size 64"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv 8.0"),
+        ("ernie4_5_moe", {"use_bias": True}, "use_bias True"),
+        ("ernie4_5_moe", {"moe_norm_min": 1e-3}, "moe_norm_min 0.001"),
     ],
 )
 def test_what_a_family_cannot_run_is_named(

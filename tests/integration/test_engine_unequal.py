@@ -13,7 +13,7 @@ from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import GREEDY, assert_idle, drain, load, park, prompt, requests, run
 
-FAMILIES = ["llama", "mistral", "gemma3_text", "gpt_oss", "deepseek_v3"]
+FAMILIES = ["llama", "mistral", "gemma3_text", "gpt_oss", "deepseek_v3", "glm4_moe"]
 PROMPTS = [prompt(length) for length in (1, 15, 16, 17, 31, 32, 33, 48, 100)]
 LONGER = [(*tokens, *prompt(21, seed=8)) for tokens in PROMPTS]  # they begin as the others
 AT = ("source", 1)

@@ -38,6 +38,7 @@ def test_a_batch_says_what_transformers_says(case: Case, tmp_path: Path) -> None
         block_size=case.block_size,
         max_model_len=case.max_model_len,
     )
+    assert isinstance(engine.decoder, Decoder), "not by transformers' code"
     reference = Reference(tmp_path)
     prompts = [prompt(length) for length in case.lengths]
     answers = run(engine, requests(prompts, GREEDY))

@@ -35,6 +35,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"target_modules": [*ATTENTION, "shared_expert_gate"]},
     "mixtral": {"target_modules": ATTENTION},
     "gpt_oss": {"target_modules": ATTENTION},
+    "glm4_moe": {"target_modules": ATTENTION},
+    "minimax_m2": {"target_modules": ATTENTION},
     "deepseek_v3": {"target_modules": ["q_b_proj", "o_proj"]},
 }
 SCALES: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from tests.fakes.driver import load, prompt, prompt_logits, requests, run
 
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 SEEDED = Sampling(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, ignore_eos=True)
-FAMILIES = ["mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3"]
+FAMILIES = ["mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "glm4_moe", "minimax_m2"]
 Checkpoint = tuple[Path, list[list[int]]]
 
 

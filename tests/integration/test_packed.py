@@ -18,7 +18,8 @@ from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
 from tests.fakes.mixtures import stack_experts
-from tests.fakes.packed import CONFIGS, pack, pack_stacks
+from tests.fakes.packed import CONFIGS, pack, pack_stacks, spread
+from tests.fakes.published_mixtures import PUBLISHED
 from tests.integration.test_storage import whole_engine
 
 # for q_proj's heads, two blocks of 128 that are cut within a head; inputs in groups of 32
@@ -35,6 +36,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 64,
         **LATENTS,
     },
+    "glm4_moe": {**SHAPE, "head_dim": 32, "moe_intermediate_size": 64, "attention_bias": True},
+    "minimax_m2": {**SHAPE, "head_dim": 32, "rotary_dim": 16},
 }
 EIGHT = [one for one in CONFIGS if "fp8" in one or "float" in one]
 
@@ -81,7 +84,7 @@ def test_every_number_is_what_the_layout_says(layout: str, family: str, tmp_path
         assert (answer - exact).norm() < 0.1 * exact.norm()
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "minimax_m2"])
 def test_experts_of_eight_bits_may_be_stacked(family: str, tmp_path: Path) -> None:
     """In the tensors that transformers has, each with scales of its blocks."""
     plain, packed = tmp_path / "plain", tmp_path / "packed"
@@ -92,6 +95,29 @@ def test_experts_of_eight_bits_may_be_stacked(family: str, tmp_path: Path) -> No
     )
     for one, other in pairs:
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_kimi_k2_as_published(tmp_path: Path) -> None:
+    """In eight bits, over several files, and with code for transformers that nobody needs."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    make_checkpoint(plain, "kimi_k2", **FAMILIES["deepseek_v3"])
+    pack(plain, packed, "fp8")
+    spread(packed, 3)
+    edit_config(packed, {"auto_map": PUBLISHED["Kimi K2"]["auto_map"]})
+    ours, theirs = narrow(packed), whole_engine(plain)
+    pairs = list(zip(numbers(ours.decoder), numbers(theirs.decoder), strict=True))
+    assert len(pairs) > 6
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_minimax_m2_names_its_eight_bits_as_torch_does(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    make_checkpoint(plain, "minimax_m2", **FAMILIES["minimax_m2"])
+    pack(plain, packed, "fp8")
+    before = run(narrow(packed), requests([prompt(30)]))
+    edit_config(packed, {"quantization_config": PUBLISHED["MiniMax M2"]["quantization_config"]})
+    assert run(narrow(packed), requests([prompt(30)])) == before
 
 
 @pytest.mark.parametrize("layout", ["fp8", "awq"])

@@ -36,6 +36,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {**SHAPE, "attention_bias": True},
     "phi3": {**SIZES, "hidden_size": 256, "num_attention_heads": 2},
     "qwen3_moe": {**SHAPE, "moe_intermediate_size": 64},
+    "minimax_m2": {**SHAPE, "rotary_dim": 64},
     "deepseek_v3": {
         **SIZES,
         "moe_intermediate_size": 256,

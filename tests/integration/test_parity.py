@@ -55,7 +55,7 @@ class Trial:
 
     def engine(self, **settings: object) -> TorchEngine:
         """The dtype is the checkpoint's."""
-        return load(self.folder, dtype="auto", **settings)
+        return load(self.folder, dtype="auto", model_impl="pdserve", **settings)
 
     def requests(self, prompts: Sequence[tuple[int, ...]]) -> list[Request]:
         """Greedy ones."""

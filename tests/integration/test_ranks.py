@@ -51,6 +51,8 @@ def test_two_ranks_say_what_one_process_says(tmp_path: Path, family: str) -> Non
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         ("mixtral", {}),
         ("deepseek_v3", {}),
+        ("glm4_moe", {}),  # whose norms are in the order of its heads
+        ("minimax_m2", {}),
     ],
 )
 def test_four_ranks_and_fewer_kv_heads(

@@ -57,6 +57,8 @@ EACH = {
     "qwen3_moe": [*SPARSE, *SPARSE],
     "gpt_oss": [*SPARSE, *SPARSE],
     "deepseek_v3": [*LATENT, *DENSE[2:], *LATENT, *SHARED],
+    "glm4_moe": [*DENSE, *DENSE[:2], *SHARED],
+    "minimax_m2": [*SPARSE, *SPARSE],
 }
 
 

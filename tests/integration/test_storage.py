@@ -19,8 +19,9 @@ from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
 from engine.models.decoder import Decoder
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import MIXTURE_SHAPE, make_checkpoint
+from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import hand_over, load, prompt, prompt_logits, requests, run
+from tests.fakes.mixture_shapes import MIXTURE_SHAPE
 
 CLOSE = {"fp8": 0.08, "int4": 0.25}  # of the norm of a model's logits
 ROUNDINGS = [*CLOSE]

@@ -16,6 +16,7 @@ ENGINES: dict[str, dict[str, object]] = {
     "llama": {"max_num_batched_tokens": 300},
     "llama in 8 bits": {"max_num_batched_tokens": 200, "quantization": "fp8"},
     "qwen3_moe": {"max_num_batched_tokens": 200, "quantization": "fp8"},
+    "glm4_moe": {"max_num_batched_tokens": 200, "quantization": "fp8"},
     "gpt_oss": {"enforce_eager": True, "quantization": "int4", "speculative_config": DRAFTS},
 }
 
