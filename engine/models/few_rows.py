@@ -5,19 +5,29 @@ launches. Fusion (engine/kernels/gpu/few_rows.py) leaves seven of a layer's ten 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import PlainLinear
+from engine.checkpoints.storage import StoredLinear
 from engine.kernels.contract import FewRowProducts, Fusion, Gate, Kernels, Residual, RowNorm
+from engine.kernels.weights import Fp8Weight
 from engine.lora.active import ActiveAdapters
 from engine.lora.linear import LoraLinear
 from engine.models.decoder import Attention, Mlp
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import GatedMlp
-from engine.models.norm import LayerNorm, Norm
+from engine.models.norm import LayerNorm
 from engine.models.rope import Rotations
+
+
+class FewRowsLinear(NamedTuple):
+    """What a product of few rows reads of a linear layer."""
+
+    weight: Tensor | Fp8Weight
+    bias: Tensor | None  # [outputs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,20 +40,26 @@ class FewRowsLayer:
 
     products: FewRowProducts
     attention_norm: RowNorm
-    inward: PlainLinear
+    inward: FewRowsLinear
     attention: GroupedAttention
-    outward: PlainLinear
+    outward: FewRowsLinear
     mlp_norm: RowNorm
-    gate_up: PlainLinear
+    gate_up: FewRowsLinear
     gate: Gate
-    down: PlainLinear
+    down: FewRowsLinear
     residual_scale: float
     adapters: ActiveAdapters | None = None
 
     def takes(self, rows: int) -> bool:
         """See FewRowsPath. Rows with adapters go through the layers that have them."""
         adapted = self.adapters is not None and self.adapters.rows is not None
-        return rows <= self.products.most_rows and not adapted
+        return rows <= self.most_rows and not adapted
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows that are few for all of its products."""
+        linears = self.inward, self.outward, self.gate_up, self.down
+        return min(self.products.most(linear.weight) for linear in linears)
 
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
@@ -57,7 +73,7 @@ class FewRowsLayer:
         thought = self._product(self.gate_up, hidden, Fusion(self.mlp_norm, self.gate))
         return self._product(self.down, thought, self._onto(hidden)), None
 
-    def _product(self, linear: PlainLinear, rows: Tensor, fusion: Fusion) -> Tensor:
+    def _product(self, linear: FewRowsLinear, rows: Tensor, fusion: Fusion) -> Tensor:
         return self.products.multiply(rows, linear.weight, linear.bias, fusion)
 
     def _onto(self, hidden: Tensor) -> Fusion:
@@ -74,7 +90,7 @@ def few_rows_layer(
 ) -> FewRowsLayer | None:
     """The fused computation of a layer with norms before its parts only; None if not possible.
 
-    All weights must be unquantized, and the kernels must support `activation`.
+    All weights must be unquantized or in fp8, and the kernels must support `activation`.
     """
     products = None if kernels is None else kernels.few_row_products
     if products is None or kernels is None or activation not in kernels.gates:
@@ -82,10 +98,10 @@ def few_rows_layer(
     (attention, mlp), (first, second) = parts, norms
     if not isinstance(attention, GroupedAttention) or not isinstance(mlp, GatedMlp):
         return None
-    if not isinstance(first, Norm) or not isinstance(second, Norm):
+    if first is None or second is None:
         return None
-    inward, outward = _plain(attention.query_key_value), _plain(attention.output)
-    gate_up, down = _plain(mlp.gate_up), _plain(mlp.down)
+    inward, outward = _linear(attention.query_key_value), _linear(attention.output)
+    gate_up, down = _linear(mlp.gate_up), _linear(mlp.down)
     if inward is None or outward is None or gate_up is None or down is None:
         return None
     return FewRowsLayer(
@@ -103,7 +119,11 @@ def few_rows_layer(
     )
 
 
-def _plain(product: object) -> PlainLinear | None:
-    """The unquantized product, without its adapters."""
+def _linear(product: object) -> FewRowsLinear | None:
+    """The product without its adapters; None if its weight is in another format."""
     product = product.base if isinstance(product, LoraLinear) else product
-    return product if isinstance(product, PlainLinear) else None
+    if isinstance(product, PlainLinear):
+        return FewRowsLinear(product.weight, product.bias)
+    if isinstance(product, StoredLinear) and isinstance(product.weight, Fp8Weight):
+        return FewRowsLinear(product.weight, None if product.bias is None else product.bias[0])
+    return None

@@ -56,11 +56,16 @@ def test_steps_of_dense_models_run_as_well(tmp_path: Path) -> None:
     named = {(row["shape"], row["name"]) for row in rows}
     steps = "decode step", "prefill", "transformers decode step", "transformers prefill"
     assert {(shape, step) for shape in shapes for step in steps} <= named
-    assert ("tiny", "decode step of single launches") in named
+    assert {(shape, "decode step of single launches") for shape in shapes} <= named
     few = [row for row in rows if row["name"] == "product of few rows"]
-    assert len(few) == 2 * 4  # batches by products
-    assert all(row["error"] < 0.02 for row in few)
-    assert {*few[0]["rivals"]} == {"cuBLAS, and the rest apart"}
+    plain, eight = ([row for row in few if row["shape"] == shape] for shape in shapes)
+    assert len(plain) == 2 * 4  # batches by products
+    assert len(eight) == 2 * 4  # formats by products, for the batch that has few rows
+    assert all(row["error"] < 0.02 for row in plain)
+    # the interpreter cuts a norm's bfloat16 off, and some numbers are quantized to the next one
+    assert all(row["error"] < 0.08 for row in eight)
+    assert {*plain[0]["rivals"]} == {"cuBLAS, and the rest apart"}
+    assert {*eight[0]["rivals"]} == {"in tiles, and the rest apart"}
     over_latents = [row for row in rows if row["name"].endswith("over latents")]
     assert len(over_latents) == 3
     assert all(row["error"] < 0.02 for row in over_latents)

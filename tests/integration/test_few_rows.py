@@ -1,24 +1,32 @@
 """Steps of few rows, whose products make what stands around them, say what other steps say."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from engine.kernels.contract import NO_FUSION, FewRowProducts, Fusion
 from engine.kernels.gpu.few_rows import few_rows_twin
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.weights import Fp8Weight
+from engine.models.decoder import Decoder
+from engine.models.few_rows import FewRowsLayer, FewRowsLinear
 from engine.request import Sampling
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import load, prompt, requests, run
+from tests.fakes.packed import pack
 
 GREEDY = Sampling(max_tokens=12, temperature=0, ignore_eos=True)
 PROMPTS = [prompt(length) for length in (1, 3, 7, 18, 40)]
 PRODUCTS_OF_A_LAYER, LAYERS = 4, 2
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "gemma", "glm"]
+PACKED: dict[str, object] = {"cpu_kernels": "torch", "enforce_eager": True}
+FP8 = PACKED | {"quantization": "fp8"}
+WIDE: dict[str, Any] = {"hidden_size": 160, "intermediate_size": 288, "head_dim": 40}
 OTHERS = ["gemma2", "olmo2", "mixtral", "gpt_oss", "deepseek_v3", "minimax_m2"]
 # without experts: the one family whose heads are normed and turn in part
 NORMED_AND_PARTLY_TURNED: dict[str, dict[str, Any]] = {
@@ -28,23 +36,28 @@ NORMED_AND_PARTLY_TURNED: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Watched(TorchKernels):
-    """As `most_rows` has it; what was around each product, and how many rows it had."""
+    """Few rows are `most_rows`, with weights in fp8 `most_fp8_rows`; what was fused with each
+    product, and how many rows it had.
+    """
 
     most_rows: int
+    most_fp8_rows: int = 0
     seen: list[tuple[Fusion, int]] = field(default_factory=list)
+    formats: set[type] = field(default_factory=set)
 
     @property
     def few_row_products(self) -> FewRowProducts | None:
-        return FewRowProducts(self._multiply, self.most_rows)
+        return FewRowProducts(self._multiply, self.most_rows, self.most_fp8_rows)
 
     def _multiply(
         self,
         rows: Tensor,
-        weight: Tensor,
+        weight: Tensor | Fp8Weight,
         bias: Tensor | None = None,
         fusion: Fusion = NO_FUSION,
     ) -> Tensor:
         self.seen.append((fusion, len(rows)))
+        self.formats.add(type(weight))
         return few_rows_twin(rows, weight, bias, fusion)
 
 
@@ -95,9 +108,68 @@ def test_graphs_of_few_sequences_have_them(tmp_path: Path) -> None:
     assert {rows for _, rows in kernels.seen} >= {1, 2, 4}
 
 
-def test_rounded_weights_have_none(tmp_path: Path) -> None:
-    kernels = Watched(4)
-    settings = {"quantization": "fp8", "cpu_kernels": "torch"}
+def test_weights_in_fp8_have_their_own_number_of_rows(tmp_path: Path) -> None:
+    """Tokens are those of separate launches."""
+    folder, asked = make_checkpoint(tmp_path, "qwen2"), requests(PROMPTS, GREEDY)
+    for seats in (1, 3, 5):
+        kernels, apart = Watched(4, 2), Watched(4, 0)
+        engines = (
+            on_device(folder, FakeAccelerator(each), max_num_seqs=seats, **FP8)
+            for each in (kernels, apart)
+        )
+        fused, separate = (run(engine, asked) for engine in engines)
+        assert fused == separate
+        assert {rows for _, rows in kernels.seen} == {1, 2}
+        assert len(kernels.seen) % (LAYERS * PRODUCTS_OF_A_LAYER) == 0
+        assert kernels.formats == {Fp8Weight}
+        assert apart.seen == []
+        inward, outward, gate_up, down = (fusion for fusion, _ in kernels.seen[:4])
+        assert inward.norm
+        assert gate_up.norm
+        assert gate_up.gate
+        assert outward.residual
+        assert down.residual
+
+
+@pytest.mark.parametrize("name", ["fp8", "fbgemm_fp8"])
+def test_checkpoints_in_fp8_take_the_path(name: str, tmp_path: Path) -> None:
+    """With scales of blocks, and of outputs."""
+    packed = tmp_path / "packed"
+    pack(make_checkpoint(tmp_path / "whole", "llama", **WIDE), packed, name)
+    kernels, apart = Watched(4, 2), Watched(4, 0)
+    fused, separate = (
+        run(on_device(packed, FakeAccelerator(each), **PACKED), requests(PROMPTS[:2], GREEDY))
+        for each in (kernels, apart)
+    )
+    assert fused == separate
+    assert {rows for _, rows in kernels.seen} == {1, 2}
+    assert kernels.formats == {Fp8Weight}
+
+
+def test_a_layer_may_have_weights_of_both_formats(tmp_path: Path) -> None:
+    """Then the smaller number of rows is few."""
+    engine = on_device(make_checkpoint(tmp_path), FakeAccelerator(Watched(4, 2)), **FP8)
+    assert isinstance(engine.decoder, Decoder)
+    fused = engine.decoder.layers[0].few
+    assert isinstance(fused, FewRowsLayer)
+    down = fused.down._replace(weight=torch.empty(1))
+    assert [replace(fused, down=down).takes(rows) for rows in (1, 2, 3)] == [True, True, False]
+    plain = FewRowsLinear(torch.empty(1), None)
+    alone = replace(fused, inward=plain, outward=plain, gate_up=plain, down=plain)
+    assert [alone.takes(rows) for rows in (4, 5)] == [True, False]
+
+
+def test_weights_in_int4_have_none(tmp_path: Path) -> None:
+    kernels = Watched(4, 2)
+    settings = {"quantization": "int4", "cpu_kernels": "torch"}
     engine = on_device(make_checkpoint(tmp_path), FakeAccelerator(kernels), **settings)
     run(engine, requests(PROMPTS, GREEDY))
     assert kernels.seen == []
+
+
+def test_graphs_of_few_sequences_have_fp8_products(tmp_path: Path) -> None:
+    kernels = Watched(4, 2)
+    settings = FP8 | {"enforce_eager": False}
+    engine = on_device(make_checkpoint(tmp_path), FakeAccelerator(kernels), **settings)
+    run(engine, requests(PROMPTS, GREEDY))
+    assert {rows for _, rows in kernels.seen} == {1, 2}

@@ -30,6 +30,7 @@ def test_nothing_is_compiled_while_requests_wait(family: str, tmp_path: Path) ->
     assert late == []
     assert {"_decode", "_add_parts", "_prefill", "_rank", "_adjust", "_ban"} <= early
     assert ("_few_rows" in early) == (family == "llama")
+    assert ("_few_rows_fp8" in early) == (family == "llama in 8 bits")
     assert {"_survey", "_draw", "weigh", "gather", "settle"} <= early
 
 

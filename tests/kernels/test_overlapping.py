@@ -29,6 +29,13 @@ decode_attention(queries, memory, 1, tables, lengths, AttentionStyle(0.1))
 x, weight = torch.empty(1, 4096).bfloat16(), torch.empty(256, 4096).bfloat16()
 few_rows(x, weight)
 """,
+    "few_rows_fp8": """
+from engine.kernels.contract import RowNorm
+x, values = torch.empty(1, 4096).bfloat16(), torch.empty(1, 256, 4096)
+for groups in (1, 32):
+    weight = Fp8Weight(values.to(torch.float8_e4m3fn), torch.empty(1, groups, 256))
+    few_rows_fp8(x, weight, None, Fusion(RowNorm(x[0], 1e-5)))
+""",
 }
 KERNELS = {
     "norms": {"_norm", "_add_norm"},
@@ -36,7 +43,10 @@ KERNELS = {
     "turn_and_write": {"_turn_and_write"},
     "decode_attention": {"_decode", "_add_parts"},
     "few_rows": {"_few_rows"},
+    "few_rows_fp8": {"_few_rows_fp8"},
 }
+WEIGHTS = {"few_rows": OUTPUTS, "few_rows_fp8": 2 * OUTPUTS}
+"""Loads of a weight before the wait: in fp8 a scale is loaded for each vector."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -46,7 +56,7 @@ def test_each_waits_once_and_reads_nothing_before(name: str) -> None:
     assert told.keys() == KERNELS[name]
     for one in told.values():
         assert one["begins_early"] == one["waits"] == one["lets_begin"] == 1
-        assert one["loads_before"] == (OUTPUTS if name == "few_rows" else 0)
+        assert one["loads_before"] == WEIGHTS.get(name, 0)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -13,6 +13,7 @@ from bench.gpu.row import Prepared, Row
 from bench.gpu.rows.steps import decode
 from bench.gpu.shapes import Shape
 from engine.kernels.gpu.few_rows import MOST_ROWS
+from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS
 from engine.kernels.gpu.kernels import TritonKernels
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ def rows(shape: Shape) -> Iterator[Row]:
     """Rows of one engine, for shapes that use such products."""
     from bench.gpu.engines import Loaded  # more than torch and triton
 
-    if shape.quantization is not None or shape.num_experts:
+    most = {None: MOST_ROWS, "fp8": MOST_FP8_ROWS}.get(shape.quantization)
+    if most is None or shape.num_experts:
         return
     loaded = Loaded(shape)
     for batch in shape.batches:
-        if batch <= MOST_ROWS:
+        if batch <= most:
             setting = f"batch {batch}, context {shape.context}"
             yield Row("decode step of single launches", setting, partial(_make, loaded, batch))
 

@@ -13,6 +13,8 @@ norm's factor is one number per row, so it is applied after the sum: nothing wai
 normed rows are not rounded. The product is rounded before its gate and before the residual is
 added, as with separate launches.
 
+Weights in fp8 have a kernel of their own: few_rows_fp8.py.
+
 Twin: `few_rows_twin`. Floor: `few_rows_floor`.
 """
 
@@ -23,9 +25,17 @@ from torch import Tensor
 
 from engine.kernels.contract import NO_FUSION, Fusion
 from engine.kernels.floor import Floor
+from engine.kernels.gpu.few_row_sums import (
+    by_thread,
+    multiplied,
+    rounded_product,
+    store,
+    weights_at,
+)
 from engine.kernels.gpu.gates import ACTIVATIONS, CLAMP, activated, gated_twin
 from engine.kernels.gpu.norms import rms_norm_twin
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
+from engine.kernels.weights import Fp8Weight, quantized_inputs
 
 MOST_ROWS = 4
 OUTPUTS = 8  # per program, before a gate halves them
@@ -68,14 +78,23 @@ def few_rows(
 
 
 def few_rows_twin(
-    rows: Tensor, weight: Tensor, bias: Tensor | None = None, fusion: Fusion = NO_FUSION
+    rows: Tensor,
+    weight: Tensor | Fp8Weight,
+    bias: Tensor | None = None,
+    fusion: Fusion = NO_FUSION,
 ) -> Tensor:
-    """The same in plain torch, in float64 if `rows` are."""
+    """The same in plain torch, in float64 if `rows` are; also of `few_rows_fp8`.
+
+    For an fp8 weight normed rows are rounded to their dtype, and quantized.
+    """
     norm, gate, onto = fusion
     wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
     if norm is not None:
         wide = rms_norm_twin(wide, norm.weight, norm.eps)
-    made = wide @ weight.to(wide.dtype).T
+    if isinstance(weight, Fp8Weight):
+        made = quantized_inputs(wide.to(rows.dtype), weight) @ weight.whole(0, wide.dtype).T
+    else:
+        made = wide @ weight.to(wide.dtype).T
     made = (made if bias is None else made + bias).to(rows.dtype)
     if gate is not None:
         made = gated_twin(made, gate.activation, *(gate.clamp or ()))
@@ -120,37 +139,33 @@ def _few_rows(
     sums = (tl.zeros((OUTPUTS, CHUNKS), tl.float32),) * ROWS
     up_sums, squares = sums, (tl.zeros((1, CHUNKS), tl.float32),) * ROWS
     launch_dependents(OVERLAPPED)
-    numbers = _weights(weight + far, place, inputs)
-    more = _weights(ups + far, place, inputs) if GATE >= 0 else numbers
+    numbers = weights_at(weight + far, place, inputs)
+    more = weights_at(ups + far, place, inputs) if GATE >= 0 else numbers
     wait_for_previous(OVERLAPPED)
     for first in range(0, inputs, CHUNKS * VECTOR):
         at, ahead = first + place, first + CHUNKS * VECTOR + place
-        next_numbers = _weights(weight + far, ahead, inputs)
-        next_more = _weights(ups + far, ahead, inputs) if GATE >= 0 else next_numbers
+        next_numbers = weights_at(weight + far, ahead, inputs)
+        next_more = weights_at(ups + far, ahead, inputs) if GATE >= 0 else next_numbers
         given = _rows(x, rows, x_stride, at, at < inputs, ROWS)
         if norm is not None:
             factors = tl.load(norm + at, mask=at < inputs, other=0.0).to(tl.float32)
             given, squares = _scaled(given, factors, squares, ROWS, VECTOR)
-        sums = _multiplied(sums, numbers, given, ROWS, VECTOR)
+        sums = multiplied(sums, numbers, given, ROWS, VECTOR)
         if GATE >= 0:
-            up_sums = _multiplied(up_sums, more, given, ROWS, VECTOR)
+            up_sums = multiplied(up_sums, more, given, ROWS, VECTOR)
         numbers, more = next_numbers, next_more
 
     for row in tl.static_range(ROWS):
         factor = 1.0
         if norm is not None:
             factor = 1.0 / tl.sqrt_rn(tl.sum(squares[row]) / inputs + eps)
-        answer = _product(sums[row], factor, bias, output, width, made)
+        answer = rounded_product(tl.sum(sums[row], 1) * factor, bias, output, width, made)
         if GATE >= 0:
-            up = _product(up_sums[row], factor, bias, output + width, 2 * width, made)
+            up = rounded_product(
+                tl.sum(up_sums[row], 1) * factor, bias, output + width, 2 * width, made
+            )
             answer = activated(answer, up, alpha, limit, GATE)
-        _store(answer, row, rows, output, width, onto, onto_stride, scale, made)
-
-
-@triton.jit
-def _weights(at_output, at, inputs):
-    """Load [OUTPUTS, CHUNKS * VECTOR], zeros behind the inputs; evicted from caches first."""
-    return tl.load(at_output + at, mask=at < inputs, other=0.0, eviction_policy="evict_first")
+        store(answer, row, rows, output, width, onto, onto_stride, scale, made)
 
 
 @triton.jit
@@ -168,42 +183,6 @@ def _scaled(given, factors, squares, ROWS: tl.constexpr, VECTOR: tl.constexpr):
     """Rows times the norm's weight, and the sums of their squares, for the norm's factor."""
     scaled, sums = (), ()
     for row in tl.static_range(ROWS):
-        sums += (squares[row] + _by_thread(given[row] * given[row], VECTOR),)  # type: ignore[assignment]
+        sums += (squares[row] + by_thread(given[row] * given[row], VECTOR),)  # type: ignore[assignment]
         scaled += (given[row] * factors,)  # type: ignore[assignment]
     return scaled, sums
-
-
-@triton.jit
-def _multiplied(sums, numbers, given, ROWS: tl.constexpr, VECTOR: tl.constexpr):
-    """Add the products to the sums; a vector is summed within one thread."""
-    wide, added = numbers.to(tl.float32), ()
-    for row in tl.static_range(ROWS):
-        added += (sums[row] + _by_thread(wide * given[row], VECTOR),)  # type: ignore[assignment]
-    return added
-
-
-@triton.jit
-def _by_thread(numbers, VECTOR: tl.constexpr):
-    """Sum [.., size] to [.., size / VECTOR], over vectors that one thread has loaded."""
-    few: tl.constexpr = numbers.shape[0]
-    return tl.sum(tl.reshape(numbers, (few, numbers.shape[1] // VECTOR, VECTOR)), 2)
-
-
-@triton.jit
-def _product(sums, factor, bias, output, end, made):
-    """Sum [OUTPUTS, CHUNKS] to [OUTPUTS]: float32, rounded to the dtype of `made`."""
-    total = tl.sum(sums, 1) * factor
-    if bias is not None:
-        total += tl.load(bias + output, mask=output < end, other=0.0).to(tl.float32)
-    return total.to(made.dtype.element_ty).to(tl.float32)
-
-
-@triton.jit
-def _store(answer, row, rows, output, width, onto, onto_stride, scale, made):
-    """Add the residual and store; a gate's result is rounded before it is added, too."""
-    inside = (output < width) & (row < rows)
-    answer = answer.to(made.dtype.element_ty)
-    if onto is not None:
-        before = tl.load(onto + row * onto_stride + output, mask=inside, other=0.0)
-        answer = before.to(tl.float32) + scale * answer.to(tl.float32)
-    tl.store(made + row * width + output, answer.to(made.dtype.element_ty), mask=inside)

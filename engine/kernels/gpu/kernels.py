@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.kernels.contract import (
+    NO_FUSION,
     AttentionIo,
     Chunks,
     Contexts,
     DualOutputNorms,
     FewRowProducts,
+    Fusion,
     Latents,
     LayerKv,
     QuantizedOutputKernels,
@@ -18,6 +20,7 @@ from engine.kernels.contract import (
 from engine.kernels.contract import HeadNorms as Norms
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows
+from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS, few_rows_fp8
 from engine.kernels.gpu.gates import ACTIVATIONS, gated, gated_quantized
 from engine.kernels.gpu.norms import (
     add_norm_dual,
@@ -32,6 +35,7 @@ from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.rows import DualRows, QuantizedRows
 from engine.kernels.style import AttentionStyle
+from engine.kernels.weights import Fp8Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class TritonKernels(TorchKernels):
     @property
     def few_row_products(self) -> FewRowProducts | None:
         """See Kernels."""
-        return FewRowProducts(few_rows, MOST_ROWS)
+        return FewRowProducts(_multiply_few, MOST_ROWS, MOST_FP8_ROWS)
 
     def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See Kernels."""
@@ -161,3 +165,15 @@ class TritonKernels(TorchKernels):
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
         """See PagedKernels."""
         write(parts, kv.memory, kv.layer, slots)
+
+
+def _multiply_few(
+    rows: Tensor,
+    weight: Tensor | Fp8Weight,
+    bias: Tensor | None = None,
+    fusion: Fusion = NO_FUSION,
+) -> Tensor:
+    """See FewRowProduct."""
+    if isinstance(weight, Fp8Weight):
+        return few_rows_fp8(rows, weight, bias, fusion)
+    return few_rows(rows, weight, bias, fusion)

@@ -20,6 +20,7 @@ from engine.kernels.contract import (
     QuantizedOutputKernels,
 )
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows_twin
+from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
 from engine.kernels.rows import DualRows, QuantizedRows, quantize_rows_twin
@@ -86,7 +87,7 @@ class TorchKernels:
     @property
     def few_row_products(self) -> FewRowProducts | None:
         """See Kernels."""
-        return FewRowProducts(few_rows_twin, MOST_ROWS)
+        return FewRowProducts(few_rows_twin, MOST_ROWS, MOST_FP8_ROWS)
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
         """None: torch's."""
