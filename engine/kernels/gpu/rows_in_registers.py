@@ -194,8 +194,7 @@ def fitted(
 ):  # fmt: skip
     """Of each row, a step's numbers in words of e4m3, and with groups each thread's scale."""
     made = ()
-    if norm is not None:
-        normer = _part(norm, first, inputs, CHUNKS, VECTOR)
+    normer = _part(norm, first, inputs, CHUNKS, VECTOR) if norm is not None else 1.0
     for row in tl.static_range(ROWS):
         at_row = x + tl.cast(tl.minimum(row, rows - 1), tl.int64) * stride
         given = _part(at_row, first, inputs, CHUNKS, VECTOR)
