@@ -4,7 +4,8 @@ What is accepted, by kind:
 
 json_schema     a JSON Schema as JSON. A keyword that cannot be enforced is refused; a `format`
                 that JSON Schema does not define is ignored. Little whitespace is allowed,
-                unless `x-guidance`, llguidance's own key, has other options.
+                unless `x-guidance`, llguidance's own key, has other options. For very large
+                numbers see `engine/grammars/numbers.py`.
 json_object     any JSON object; there is no source.
 regex           the syntax of Rust's `regex` crate, for the whole answer: `^` and `$` are at
                 both ends already. There are no look-arounds and no back-references.
@@ -23,6 +24,7 @@ from engine.errors import GrammarRefused
 from engine.grammars.checking import too_long
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
+from engine.grammars.numbers import with_exact_numbers
 from engine.grammars.schemas import without_annotations
 from engine.grammars.tag_writing import (
     OPTIONS,
@@ -79,7 +81,7 @@ def _json(source: str) -> str:
         return LLMatcher.grammar_from_json_schema(source)
     if not isinstance(schema, dict):
         raise GrammarRefused("json_schema must be an object or a boolean")
-    if (plain := without_annotations(schema)) != schema:
+    if (plain := with_exact_numbers(without_annotations(schema))) != schema:
         source = json.dumps(plain)
     if OPTIONS in schema:
         return LLMatcher.grammar_from_json_schema(source)

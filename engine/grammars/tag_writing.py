@@ -9,6 +9,7 @@ from llguidance import LLMatcher
 from engine.errors import GrammarRefused
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
+from engine.grammars.numbers import with_exact_numbers
 from engine.grammars.schemas import without_annotations
 from engine.grammars.structural_tags import (
     AnyText,
@@ -123,7 +124,7 @@ class _Writer:
             raise GrammarRefused("structural_tag: style and any_order are not supported")
         schema = one.json_schema
         if isinstance(schema, dict):
-            plain = without_annotations(schema)
+            plain = with_exact_numbers(without_annotations(schema))
             schema = {OPTIONS: {"whitespace_pattern": WHITESPACE}} | plain
         return self._rule(f"%json {json.dumps(schema)}")
 
