@@ -13,9 +13,16 @@ from difflib import get_close_matches
 from importlib.metadata import version
 from inspect import BoundArguments
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CoercionError,
+    CycloptsError,
+    CycloptsPanel,
+    Parameter,
+)
 from cyclopts.config import Env, Toml
 
 from bench.config import BenchConfig
@@ -112,7 +119,7 @@ def parse(
     try:
         _must_be_keys(f"{VARIABLES}{name}" for name in KEYS)
         files = [_tables(file)] if file else []
-        app.config = [FROM_VARIABLES, *files]
+        app.config = [FROM_VARIABLES, *files, _must_be_whole]
         command, bound, _ = app.parse_args(tokens)
     except (ValueError, OSError) as error:  # the settings' own errors, and the file's
         app.error_console.print(CycloptsPanel(error))
@@ -124,6 +131,23 @@ def main(*command: str) -> None:
     """Run the command given here, or else the one on the command line."""
     raise_file_limit()
     app.meta([*command, *sys.argv[1:]])
+
+
+def _must_be_whole(
+    app: App,
+    commands: tuple[str, ...],
+    arguments: ArgumentCollection,
+) -> None:
+    """Raises CoercionError for a fraction where an integer is wanted: it would be rounded."""
+    del app, commands
+    for argument in arguments:
+        for token in argument.tokens if _is_integer(argument.hint) else ():
+            if "." in token.value:
+                raise CoercionError(argument=argument, token=token, target_type=int)
+
+
+def _is_integer(hint: Any) -> bool:  # noqa: ANN401  any annotation
+    return hint is int or any(_is_integer(one) for one in get_args(hint))
 
 
 def _admin_key(said: str | None) -> str | None:

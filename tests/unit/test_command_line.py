@@ -81,6 +81,9 @@ def test_what_is_plural_has_a_form_everywhere(
         (["upp"], 'Unknown command "upp". Did you mean "up"?'),
         (["up", "extra"], "extra"),
         (["up", "--prefill", "two"], 'Invalid value for --prefill: unable to convert "two"'),
+        (["up", "--port", "8700.6"], '--port: unable to convert "8700.6" into int'),
+        (["up", "--threads", "1.5"], '--threads: unable to convert "1.5" into int'),
+        (["up", "--decode-ports", "1.5"], 'unable to convert "1.5" into int'),
         (["up", "--prefill", "-1"], "--prefill -1 has to be at least 0"),
         (["up", "--decode", "-1"], "--decode -1 has to be at least 0"),
         (["up", "--decode", "0", "--prefill", "0"], "must not both be 0"),
@@ -120,6 +123,8 @@ def test_none_but_decode_nodes_is_a_cluster() -> None:
     [
         ("[up]\nprefil = 2", 'Unknown option: "[prefil]" from {}. Did you mean --prefill?'),
         ('[up]\nprefill = "two"', 'for [prefill] from {}: unable to convert "two" into int'),
+        ("[up]\nprefill = 1.5", 'for [prefill] from {}: unable to convert "1.5" into int'),
+        ("[up]\nprefill_ports = [1.5]", 'from {}: unable to convert "1.5" into int'),
         ("[up]\nprefill = -1", "--prefill -1 has to be at least 0"),
         ("prefil = 2", '"prefil" in {} is none of the tables'),
         ("[prox]\nport = 2", "Did you mean [proxy]?"),
@@ -139,13 +144,19 @@ def test_a_file_is_refused_by_the_key(
     assert said.format(file) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["two", "1.5"])
 def test_a_variable_is_refused_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PDSERVE_PREFILL", "two")
-    with pytest.raises(SystemExit):
+    monkeypatch.setenv("PDSERVE_PREFILL", value)
+    with pytest.raises(SystemExit) as ended:
         parse(["up"])
-    assert 'PDSERVE_PREFILL from env: unable to convert "two"' in capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f'PDSERVE_PREFILL from env: unable to convert "{value}"' in capsys.readouterr().err
+
+
+def test_a_number_that_need_not_be_whole_may_have_a_fraction() -> None:
+    assert up("--drain-timeout-s", "1.5", "--kv-disk-size", "0.5").drain_timeout_s == 1.5
 
 
 @pytest.mark.parametrize(
