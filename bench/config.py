@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from discovery.checks import at_least
 
@@ -13,13 +14,13 @@ class BenchConfig:
     """What is asked, of whom."""
 
     url: str | None = None
-    """A running endpoint. Default: start a cluster of two nodes with --model."""
+    """URL of a running endpoint. Default: start a cluster of two nodes with --model."""
     model: str | None = None
     """The name of the model at --url. Without --url: the checkpoint to start a cluster with."""
     api_key: tuple[str, ...] = ()
     """API key for the endpoint, if it needs one; the first is used."""
     runs: int = 3
-    """How many runs; the median counts."""
+    """How many runs, after 16 requests to warm up; the median counts."""
     requests: int = 256
     """How many requests in each run."""
     concurrency: int = 8
@@ -39,3 +40,22 @@ class BenchConfig:
             at_least(2 if name == "vocabulary" else 1, name, getattr(self, name))
         if self.url is not None and self.model is None:
             raise ValueError("--url wants --model beside it")
+        if self.url is not None:
+            base_url(self.url)
+
+
+def base_url(url: str) -> str:
+    """The URL that `v1/completions` is relative to; raises ValueError if it is none of HTTP."""
+    full = url if "://" in url else f"http://{url}"
+    if not _is_base(full):
+        raise ValueError(f"--url {url} is not the base URL of an HTTP server")
+    return full.rstrip("/").removesuffix("/v1").rstrip("/") + "/"
+
+
+def _is_base(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return named and parts.scheme in ("http", "https") and not parts.query + parts.fragment

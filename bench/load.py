@@ -69,7 +69,9 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 async def run_load(url: str, model: str, work: Workload, key: str | None = None) -> Outcome:
-    """Send all requests; raises WrongAnswer, or aiohttp's errors."""
+    """Send all requests to `v1/completions` below the URL; raises WrongAnswer, or aiohttp's
+    errors.
+    """
     outcome, prompts = Outcome(), work.prompts()
     timeout, headers = aiohttp.ClientTimeout(total=None), dict[str, str]()
     if key is not None:
@@ -108,7 +110,7 @@ class _Client:
             "pdserve": {"timings": True},
         }
         before, frames = time.perf_counter(), list[tuple[float, bytes]]()
-        async with self.session.post("/v1/completions", json=body) as answer:
+        async with self.session.post("v1/completions", json=body) as answer:
             if answer.status != 200:
                 raise WrongAnswer(await answer.text())
             async for line in answer.content:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bench.config import BenchConfig
+from bench.config import BenchConfig, base_url
 from bench.cpu import family_seconds
 from bench.load import Outcome, Workload, WrongAnswer, percentile, run_load
 from deploy.config import UpConfig
@@ -29,7 +29,7 @@ def run(config: BenchConfig) -> None:
     """Measure a few times, and print a table; SystemExit with the reason if that fails."""
     try:
         if config.url is not None and config.model is not None:
-            asyncio.run(_measure(config, config.url, config.model, dict))
+            asyncio.run(_measure(config, base_url(config.url), config.model, dict))
         else:
             _own_cluster(config)
     except FAILURES as failed:

@@ -1,6 +1,13 @@
-"""What `pdserve bench` makes of when the tokens of an answer came."""
+"""Where `pdserve bench` asks, and what it makes of when the tokens of an answer came."""
 
-from bench.load import Outcome
+import json
+
+import pytest
+from quart import Quart
+
+from bench.config import BenchConfig, base_url
+from bench.load import Outcome, Workload, run_load
+from tests.fakes.serving import serving
 
 
 def test_tokens_that_come_at_once_do_not_hide_what_each_takes() -> None:
@@ -14,3 +21,28 @@ def test_of_one_token_there_is_no_time_for_each() -> None:
     outcome = Outcome()
     outcome.add(1.0, [3.0])
     assert (outcome.first_token, outcome.per_token, outcome.between_tokens) == ([2.0], [], [])
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+@pytest.mark.parametrize("prefix", ["", "/models/m"])
+async def test_a_base_url_is_taken_as_clients_give_it(end: str, prefix: str) -> None:
+    app = Quart("endpoint")
+
+    @app.post(f"{prefix}/v1/completions")
+    async def completions() -> str:
+        frames: list[object] = [{"choices": [{}]}, {"usage": {"completion_tokens": 1}}]
+        return "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames)
+
+    async with serving(app) as address:
+        for url in (address, f"http://{address}"):
+            work = Workload(requests=2, concurrency=1, output_tokens=1)
+            outcome = await run_load(base_url(url + prefix + end), "m", work)
+            assert len(outcome.first_token) == 2
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "http://", "", "http://h:99999", "http://[::1", "http://h/v1?a=b"]
+)
+def test_what_is_no_base_url_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="is not the base URL of an HTTP server"):
+        BenchConfig(url=url, model="m")
