@@ -36,7 +36,8 @@ class ParsingAborted(Exception):
 
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. After a fault it answers if it still can, and closes: for a short while
-    the client may still read the answer, while anything it sends is dropped.
+    the client may still read the answer, while anything it sends is dropped. Requests that came
+    before one too many are answered first.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**given)
         self.limiter, self._beside = limiter, beside
         self._ignores_input = False
+        self._one_too_many = False  # to be refused when all before it are answered
         self._begun = False  # a head has begun
         self._within = False  # inside a request whose head is complete
         self._large = False  # by its own headers
@@ -181,31 +183,36 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._within and self._answering:
             self.limiter.bodies[self] = self._now()
+        if self._one_too_many and not self._answering and not self.closing:
+            self._one_too_many = False
+            self._refuse(ConnectionFault.PIPELINED)
 
     def end(self, fault: ConnectionFault) -> None:
         """See LimitedConnection."""
-        if self._ignores_input or fault.status is None or not self._can_answer:
+        if fault is ConnectionFault.PIPELINED:  # raised while there are answers due
+            self._one_too_many, self._begun = True, False
+            self.limiter.stop_waiting(self)
+        elif self._ignores_input or fault.status is None or not self._can_answer:
             self.transport.abort()
         else:
-            self._refuse(fault.status, fault.message)
+            self._refuse(fault)
         if not self._ignores_input:
             self.limiter.refused[fault.reason] += 1
             self._ignores_input = True
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, fault: ConnectionFault) -> None:
         """Send the refusal, unless the request was answered, and read no more."""
         self.limiter.stop_waiting(self)
         self._release()
         self._unset_keepalive_if_required()
+        answered = self._within and not self._answering
         if self._answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        elif self._within:
-            message = ""
-        if message:
+        if fault.status is not None and not answered:
             path = self.url.partition(b"?")[0].decode("latin-1")
             beside = self._beside(path, self.headers) if self._beside else ()
-            self.transport.write(_answer(path, status, message, beside))
+            self.transport.write(_answer(path, fault.status, fault.message, beside))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.limiter.heads[self] = self._now()

@@ -173,16 +173,38 @@ async def _still(generator: Door) -> None:
             await asyncio.sleep(0)
 
 
-async def test_requests_in_a_row_are_answered_and_too_many_are_not() -> None:
-    async with door() as (address, limiter, _):
+async def test_requests_in_a_row_are_answered() -> None:
+    async with door() as (address, _keeper, _):
         client = await connect(address)
         await client.send(GOOD * 5)
         for _ in range(5):
             assert await client.answer() == 200
         client.close()
+
+
+@pytest.mark.parametrize("count", [17, 18, 20, 1000])
+async def test_of_requests_sent_at_once_as_many_as_may_wait_are_answered(count: int) -> None:
+    """One is answered, 16 wait, and the next is refused in its turn."""
+    async with door() as (address, limiter, _):
         client = await connect(address)
-        await client.send(GOOD * 1000)
-        await client.rest()
+        await client.send(GOOD * (count - 1), last(GOOD))
+        said = await client.rest()
+        assert said.count(b"HTTP/1.1 200") == 17
+        assert said.count(b"HTTP/1.1 400") == (count > 17)
+        assert limiter.refused == ({"pipelined": 1} if count > 17 else {})
+        client.close()
+
+
+async def test_a_request_too_many_does_not_end_the_answers_before_it() -> None:
+    async with door(DoorLimits(head_s=0.0, body_s=0.0)) as (address, limiter, generator):
+        client = await connect(address)
+        await client.send(ENDLESS, GOOD * 20, b"noise")
+        await client.reader.readuntil(b"data: ")
+        await comes_true(lambda: bool(limiter.refused))
+        limiter.sweep(asyncio.get_running_loop().time() + 1)
+        before = generator.said
+        while generator.said < before + 3:
+            assert await client.reader.read(65536)
         assert limiter.refused == {"pipelined": 1}
         client.close()
 
