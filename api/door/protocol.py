@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from api.door.limiter import ConnectionFault, ConnectionLimiter
 from api.door.tcp_info import unacknowledged_s
+from api.door.unchunked import OLD, send_unchunked
 from api.errors import error_body
 from api.refusals import error_response
 
@@ -150,6 +151,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= limits.pipelined:
             raise ParsingAborted(ConnectionFault.PIPELINED)
         super().on_headers_complete()
+        if self.scope["http_version"] == OLD:
+            send_unchunked(self.cycle)
         self._begun, self._within = False, True
         self.limiter.heads.pop(self, None)
         if not self.pipeline:  # else nobody reads on for now
