@@ -38,7 +38,10 @@ FIELD_NAMES = ErrorFieldNames(
         (re.compile(r"^reasoning_effort\b"), "output_config.effort"),
         (re.compile(r"^stop$"), "stop_sequences"),
     ),
-    in_passing=((re.compile(r"(?<![\w`])response_format\b"), "output_config.format"),),
+    in_passing=(
+        (re.compile(r"(?<![\w`])response_format\b"), "output_config.format"),
+        (re.compile(r'"required", a function, or "none"'), '"any", "tool" or "none"'),
+    ),
 )
 
 

@@ -7,6 +7,7 @@ from api.errors import ApiError, BadRequest, ContextTooLong, ModelNotFound, body
 from api.messages.errors import is_of_messages
 from api.messages.to_chat import error_for_messages
 from api.refusals import error_response, request_id_headers
+from api.tools.calling import UNKNOWN_DIALECT
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,12 @@ from api.refusals import error_response, request_id_headers
 def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
     told = error_for_messages(BadRequest(f"{theirs}: no", theirs))
     assert (str(told), told.param) == (f"{ours}: no", ours)
+
+
+def test_choices_of_tools_have_their_own_names() -> None:
+    told = str(error_for_messages(BadRequest(UNKNOWN_DIALECT, "tools")))
+    assert told.endswith(', or choose "any", "tool" or "none"')
+    assert "required" not in told
 
 
 @pytest.mark.parametrize(
