@@ -28,7 +28,7 @@ from engine.stepping.draft_model import ModelDrafter
 FLAG = "--speculative-config"
 TOKENIZER = "tokenizer.json"
 MIB = 1 << 20
-MOST_DRAFTING_ON_A_CPU = 6  # sequences: more rows than FEW of engine/checkpoints/linear.py
+MOST_DRAFTING_ON_A_CPU = 6  # sequences; five rows of each are the 32 that FewRows multiplies
 log = logging.getLogger(__name__)
 
 
