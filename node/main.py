@@ -28,7 +28,7 @@ from discovery.ports import listening_at
 from discovery.registration import Registration, Role
 from discovery.signed_calls import CallKey
 from engine.grammars.checking import GrammarChecker
-from engine.settings import EngineConfig
+from engine.settings import EngineConfig, read_speculative_config
 from node.addresses import UnreachableAddress, advertised_host
 from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
 from node.engine_client import EngineClient, EngineDied
@@ -243,6 +243,7 @@ def _engine_process_config(
     role: Role, config: NodeConfig, node_id: str, host: str
 ) -> EngineProcessConfig:
     engine = {name: getattr(config, name) for name in EngineConfig.__dataclass_fields__}
+    engine["speculative_config"] = _speculation_of(role, config.speculative_config)
     return EngineProcessConfig(
         engine=EngineConfig(**engine),
         ipc_address=f"ipc://@pdserve-{node_id}",
@@ -258,6 +259,19 @@ def _engine_process_config(
         cluster_key=config.cluster_key,
         lossy_log=config.supervisor_fd is not None,
     )
+
+
+def _speculation_of(role: Role, settings: str | None) -> str | None:
+    """A prefill node draws one token of an answer: it does not load a draft model.
+
+    After a change of role it decodes without drafts.
+    """
+    if settings is None or role is not Role.PREFILL:
+        return settings
+    if read_speculative_config(settings).model is None:
+        return settings
+    log.info("a prefill node loads no draft model")
+    return None
 
 
 def _shown(registration: Registration) -> str:

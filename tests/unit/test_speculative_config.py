@@ -2,8 +2,10 @@
 
 import pytest
 
+from discovery.registration import Role
 from engine.settings import SpeculativeConfig, read_speculative_config
 from node.config import NodeConfig
+from node.main import _engine_process_config
 
 
 def test_what_vllm_writes_is_understood() -> None:
@@ -42,3 +44,20 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         NodeConfig(model="m", speculative_config=text)
+
+
+@pytest.mark.parametrize(
+    ("role", "text", "told"),
+    [
+        (Role.DECODE, '{"model": "small"}', '{"model": "small"}'),
+        (Role.PREFILL, '{"model": "small"}', None),
+        (Role.PREFILL, "{}", "{}"),
+        (Role.PREFILL, None, None),
+    ],
+)
+def test_a_prefill_node_loads_no_draft_model(
+    role: Role, text: str | None, told: str | None
+) -> None:
+    """It draws one token of each answer."""
+    config = NodeConfig(model="m", speculative_config=text)
+    assert _engine_process_config(role, config, "n", "h").engine.speculative_config == told
