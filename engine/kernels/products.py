@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.kernels.expert_choice import ChoiceRule, choose_experts_twin
@@ -46,6 +47,12 @@ class Products(Protocol):
         """[sorted rows, outputs]: each row times its own expert's weight, and its bias.
 
         `bias` [experts, outputs]. With a route that is `partly`, rows of no expert are zero.
+        """
+
+    def score(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A router's logits: [tokens, inputs] by [experts, inputs] to [tokens, experts].
+
+        They are of the dtype of `weight`, to which the rows are widened.
         """
 
     def choose(
@@ -99,6 +106,10 @@ class TorchProducts:
         if route.targets is not None:
             answers = torch.empty_like(answers).index_copy_(0, route.targets.long(), answers)
         return answers.to(rows.dtype)
+
+    def score(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See Products."""
+        return F.linear(rows.to(weight.dtype), weight, bias)
 
     def choose(
         self, logits: Tensor, rule: ChoiceRule, correction: Tensor | None

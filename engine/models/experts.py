@@ -52,7 +52,7 @@ class Router:
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[tokens, hidden] to weights and expert ids, both [tokens, top_k]."""
         routing, rule = self.routing, _rule_of(self.routing)
-        logits = F.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+        logits = self.products.score(hidden, self.weight, self.bias)
         if routing.groups is None:
             return self.products.choose(logits, rule, self.correction)
         scores = scores_of(logits, rule)

@@ -6,6 +6,8 @@ from torch import Tensor
 
 from engine.kernels.contract import Fusion, Gate, Residual, RowNorm
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows, few_rows_floor, few_rows_twin
+from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.products import TorchProducts
 from tests.kernels.ahead import compiled
 from tests.kernels.test_pointwise import TOLERANCE, poisoned
 
@@ -82,6 +84,21 @@ def test_it_is_the_formula(
         answer = few_rows(given, weight, bias, beside)
         doubled = (given.double(), weight.double(), None if bias is None else bias.double())
         near(answer, few_rows_twin(*doubled, exactly(beside)))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("inputs", "experts"), [(5, 3), (1030, 24), (2049, 7)])
+def test_a_router_is_as_exact_as_its_weight(
+    inputs: int, experts: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    for rows in (1, 2, 3, MOST_ROWS):
+        given = poisoned(rows, inputs, dtype, device)
+        weight = poisoned(experts, inputs, torch.float32, device) * inputs**-0.5
+        bias = torch.randn(experts, device=device) if rows % 2 else None
+        scores = TritonProducts().score(given, weight, bias)
+        assert scores.dtype is torch.float32
+        doubled = (given.double(), weight.double(), None if bias is None else bias.double())
+        near(scores, TorchProducts().score(*doubled))
 
 
 def test_a_row_is_what_it_is_alone(device: torch.device) -> None:

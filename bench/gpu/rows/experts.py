@@ -10,6 +10,7 @@ from bench.gpu.row import Prepared, Row, Run
 from bench.gpu.rows.stored import EIGHT, FOUR, Formats
 from bench.gpu.shapes import Shape
 from engine.kernels.expert_choice import ChoiceRule
+from engine.kernels.floor import Floor
 from engine.kernels.gpu.expert_choice import choice_floor
 from engine.kernels.gpu.products import TritonProducts, product_floor
 from engine.kernels.gpu.sorting import combine_floor, sort_floor
@@ -25,6 +26,7 @@ def rows(shape: Shape) -> Iterator[Row]:
         return
     width, hidden = shape.moe_intermediate_size, shape.hidden_size
     for tokens in (*shape.batches, shape.prefill):
+        yield Row("expert scores", f"{tokens} tokens", partial(_scores, shape, tokens))
         yield Row("expert choice", f"{tokens} tokens", partial(_choice, shape, tokens))
         yield Row("expert sort", f"{tokens} tokens", partial(_sort, shape, tokens))
         yield Row("expert combine", f"{tokens} tokens", partial(_combine, shape, tokens))
@@ -33,6 +35,19 @@ def rows(shape: Shape) -> Iterator[Row]:
                 setting = f"{called}, {name} {outputs} x {inputs}, {tokens} tokens"
                 make = partial(_product, shape, form, (tokens, outputs, inputs))
                 yield Row("grouped product", setting, make)
+
+
+def _scores(shape: Shape, tokens: int, device: torch.device) -> Prepared:
+    """A router's product, in float32."""
+    experts, hidden, itemsize = shape.num_experts, shape.hidden_size, shape.dtype.itemsize
+    given = torch.randn(tokens, hidden, dtype=shape.dtype, device=device)
+    weight = torch.randn(experts, hidden, device=device)
+    ours, twin = (
+        partial(one.score, given, weight, None) for one in (TritonProducts(), TorchProducts())
+    )
+    moved = weight.nbytes + tokens * (hidden * itemsize + 4 * experts)
+    floor = Floor(moved, 2 * tokens * experts * hidden)
+    return Prepared(ours, floor, twin, {"torch": lambda: twin})
 
 
 def _choice(shape: Shape, tokens: int, device: torch.device) -> Prepared:

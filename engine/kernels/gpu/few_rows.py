@@ -39,6 +39,7 @@ from engine.kernels.weights import Fp8Weight, quantized_inputs
 
 MOST_ROWS = 4
 OUTPUTS = 8  # per program, before a gate halves them
+SCORES = 2  # of a router, per program
 CHUNKS = 128  # vectors of each row and output at a time, one per thread
 VECTOR_BYTES = 16
 NO_GATE = -1
@@ -53,17 +54,38 @@ def few_rows(
     `bias` [outputs]. The last dimension of each tensor must be contiguous, and all but the
     norm's weight must have one dtype.
     """
+    outputs = OUTPUTS if fusion.gate is None else OUTPUTS // 2
+    return _launch(rows, weight, bias, fusion, rows.dtype, outputs)
+
+
+def few_row_scores(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[rows, inputs] by [experts, inputs] to a router's scores [rows, experts].
+
+    They are of the dtype of `weight`, float32 outside tests, whatever that of `rows`. Weights
+    of experts are few, so each program makes two outputs. ValueError as `few_rows`.
+    """
+    return _launch(rows, weight, bias, NO_FUSION, weight.dtype, SCORES)
+
+
+def _launch(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    fusion: Fusion,
+    dtype: torch.dtype,
+    outputs: int,
+) -> Tensor:
+    """A result in `dtype`; each program makes so many `outputs`."""
     norm, gate, onto = fusion
     count, inputs = rows.shape
     if count > MOST_ROWS:
         raise ValueError(f"{count} rows: at most {MOST_ROWS} are few")
     width = weight.shape[0] // (1 if gate is None else 2)
-    made = torch.empty((count, width), dtype=rows.dtype, device=rows.device)
+    made = torch.empty((count, width), dtype=dtype, device=rows.device)
     if not made.numel():
         return made
     kind = NO_GATE if gate is None else ACTIVATIONS[gate.activation]
     clamp = CLAMP if gate is None or gate.clamp is None else gate.clamp
-    outputs = OUTPUTS if gate is None else OUTPUTS // 2
     before = None if onto is None else onto.rows
     _few_rows[(triton.cdiv(width, outputs),)](
         rows, None if norm is None else norm.weight, weight, bias, before, made,

@@ -11,6 +11,7 @@ inputs are still in the L2 cache from its neighbours. The floor is `product_floo
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 from engine.kernels.expert_choice import ChoiceRule
 from engine.kernels.floor import Floor, Unit
 from engine.kernels.gpu.expert_choice import choose_experts
+from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores
 from engine.kernels.gpu.lora import add_adapters
 from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
 from engine.kernels.gpu.rounding import quantize_rows
@@ -56,6 +58,12 @@ class TritonProducts:
     def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
         """See Products. Does not read the offsets on the host."""
         return _launch(rows, weight, bias, route)
+
+    def score(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See Products. One launch for few rows; else as torch does it."""
+        if len(rows) <= MOST_ROWS:
+            return few_row_scores(_lying_whole(rows), weight, bias)
+        return F.linear(rows.to(weight.dtype), weight, bias)
 
     def choose(
         self, logits: Tensor, rule: ChoiceRule, correction: Tensor | None
