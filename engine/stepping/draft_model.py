@@ -15,7 +15,6 @@ The verification compares tokens alone.
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -119,15 +118,23 @@ class ModelDrafter:
         self._record(seq).pace.record(seq, drafted, accepted)
 
     def _record(self, seq: Sequence) -> DraftRecord:
-        """A new record begins behind the leading blocks whose draft KV is there."""
         if not isinstance(seq.drafting, DraftRecord):
-            pairs = zip(seq.blocks, seq.keys, strict=False)
-            known = sum(
-                1 for _ in takewhile(lambda pair: self._keys.get(pair[0]) == pair[1], pairs)
-            )
-            pace = Pace.starting(FIRST_LENGTH, self.most_drafts)
-            seq.drafting = DraftRecord(pace, known * self.block_size, (), known)
+            seq.drafting = DraftRecord(Pace.starting(FIRST_LENGTH, self.most_drafts))
         return seq.drafting
+
+    def _skip_whole(self, seq: Sequence, record: DraftRecord) -> None:
+        """Go on behind the next blocks whose draft KV is whole by now.
+
+        Others may share them, and count on it: a block is cleared when it is begun anew.
+        """
+        index, rest = divmod(record.computed, self.block_size)
+        last = (len(seq.tokens) - 1) // self.block_size  # has the last token, which is run
+        while not rest and index < min(last, len(seq.keys), len(seq.blocks)):
+            if self._keys.get(seq.blocks[index]) != seq.keys[index]:
+                break
+            index += 1
+            record.noted = max(record.noted, index)
+            record.computed = index * self.block_size
 
     def _catch_up(self, seqs: Seq[Sequence]) -> dict[Sequence, int]:
         """Compute what is missing of the sequences, those that miss least first, in one batch.
@@ -138,6 +145,7 @@ class ModelDrafter:
         for seq in seqs:
             record = self._record(seq)
             record.settle(seq.tokens)
+            self._skip_whole(seq, record)
             missing[seq] = len(seq.tokens) - record.computed
         for seq in sorted(seqs, key=missing.__getitem__):
             start, length = self._record(seq).computed, min(missing[seq], spare)
