@@ -5,6 +5,7 @@ The draft model is not split among ranks: the leading one has all of it.
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +31,16 @@ TOKENIZER = "tokenizer.json"
 MIB = 1 << 20
 MOST_DRAFTING_ON_A_CPU = 6  # sequences; five rows of each are the 32 that FewRows multiplies
 log = logging.getLogger(__name__)
+
+
+class DraftKvMemory(KvMemory):
+    """KV of a draft model, in blocks that several sequences may share before they are whole."""
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Leave a block that is begun as it is: others may count on what is in it.
+
+        Numbers that are left over are finite, and masked.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,7 @@ class DraftModel:
         """A KV memory of so many blocks."""
         place, size = self.place, self.config.block_size
         shape, kernels = self.model.kv_shape, place.kernels
-        return KvMemory(shape, num_blocks, size, place.dtype, place.device, kernels)
+        return DraftKvMemory(shape, num_blocks, size, place.dtype, place.device, kernels)
 
     def drafter(
         self, opened: OpenDevice | None, num_blocks: int, sampler: Sampler

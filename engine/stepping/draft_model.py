@@ -123,10 +123,7 @@ class ModelDrafter:
         return seq.drafting
 
     def _skip_whole(self, seq: Sequence, record: DraftRecord) -> None:
-        """Go on behind the next blocks whose draft KV is whole by now.
-
-        Others may share them, and count on it: a block is cleared when it is begun anew.
-        """
+        """Go on behind the next blocks whose draft KV is whole by now: others share them."""
         index, rest = divmod(record.computed, self.block_size)
         last = (len(seq.tokens) - 1) // self.block_size  # has the last token, which is run
         while not rest and index < min(last, len(seq.keys), len(seq.blocks)):

@@ -8,6 +8,9 @@ from msgspec.structs import replace
 
 from engine.errors import UnusableCheckpoint
 from engine.request import Sampling
+from engine.running.replaying import ReplayingRunner
+from engine.running.runner import PlainRunner
+from engine.stepping.draft_model import ModelDrafter
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.drafter import drafted_by
 from tests.fakes.driver import load, requests, run
@@ -68,3 +71,14 @@ def test_a_draft_model_of_other_tokens_is_told(
     file.write_text(json.dumps(told))
     load(llama, **drafted_by(other))
     assert f"--speculative-config {other}: its tokens are not those of the model" in caplog.text
+
+
+def test_draft_kv_that_others_may_share_is_not_cleared(llama: Path) -> None:
+    """A sequence may begin a block that another one counts on, and fill it later."""
+    drafter = load(llama, **drafted_by(llama)).scheduler.drafter
+    assert isinstance(drafter, ModelDrafter)
+    assert isinstance(drafter.runner, PlainRunner | ReplayingRunner)
+    memory = drafter.runner.memory
+    memory.blocks[3].fill_(1)
+    memory.clear([3])
+    assert memory.blocks[3].eq(1).all()

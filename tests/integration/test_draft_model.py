@@ -136,8 +136,8 @@ def test_a_prompt_that_is_cached_is_not_computed_again(llama: Path) -> None:
     assert (begin.start, begin.start + begin.length) == (cached - 4, len(longer) + 1)
 
 
-def test_a_block_that_others_share_is_not_begun_anew(llama: Path) -> None:
-    """It would be cleared, and less than a block of it filled in the same step."""
+def test_a_block_that_others_share_is_not_cleared(llama: Path) -> None:
+    """Less than a block of it might be filled in the same step."""
     engine = load(llama, block_size=16, max_num_batched_tokens=9, **drafted_by(llama))
     plain = load(llama, block_size=16)
     sampling, shared = replace(GREEDY, temperature=1.3, seed=3, max_tokens=60), prompt(44)
