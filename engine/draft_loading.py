@@ -3,7 +3,6 @@
 The draft model is not split among ranks: the leading one has all of it.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ from pathlib import Path
 import torch
 
 from engine.attention.kv_memory import KvMemory
-from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_json
+from engine.checkpoints.linear import FEW
 from engine.checkpoints.placement import Placement
 from engine.errors import UnusableCheckpoint
 from engine.models.choosing import load_model, read_config
@@ -29,7 +29,6 @@ from engine.stepping.draft_model import ModelDrafter
 FLAG = "--speculative-config"
 TOKENIZER = "tokenizer.json"
 MIB = 1 << 20
-MOST_DRAFTING_ON_A_CPU = 6  # sequences; five rows of each are the 32 that FewRows multiplies
 log = logging.getLogger(__name__)
 
 
@@ -60,10 +59,13 @@ class DraftModel:
 
     @property
     def most_drafting(self) -> int | None:
-        """See Scheduler. On a CPU, a step of many rows takes longer for each of them."""
+        """See Scheduler. By default, on a CPU, as many as have FEW rows with their drafts: more
+        take longer each.
+        """
         most = self.settings.disable_by_batch_size
-        on_cpu = self.place.device.type == "cpu"
-        return MOST_DRAFTING_ON_A_CPU if most is None and on_cpu else most
+        if most is not None or self.place.device.type != "cpu":
+            return most
+        return max(1, FEW // (1 + self.settings.num_speculative_tokens))
 
     @property
     def block_bytes(self) -> int:
@@ -162,5 +164,5 @@ def _same_vocabulary(one: Path, other: Path) -> bool:
     files = one / TOKENIZER, other / TOKENIZER
     if not all(file.exists() for file in files):
         return True
-    first, second = (json.loads(file.read_bytes()) for file in files)
-    return bool(first["model"].get("vocab") == second["model"].get("vocab"))
+    first, second = (read_json(file).get("model") or {} for file in files)
+    return bool(first.get("vocab") == second.get("vocab"))

@@ -226,7 +226,9 @@ def _decoder_engine(
     max_len = max_len_of(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
-    draft = load_draft_model(config, checkpoint, limits, device, opened)
+    draft = None
+    if pooling.generates:
+        draft = load_draft_model(config, checkpoint, limits, device, opened)
     model, memory, runner = _load_whole(source, config, device, opened, followers, draft)
     kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
     variant = {
@@ -253,22 +255,28 @@ def _decoder_engine(
     tiers = open_tiers(config, info, memory)
     if tiers is not None:
         engine.attach_tiers(tiers)
-    if draft is not None:
-        engine.scheduler.drafter = draft.drafter(opened, memory.num_blocks, engine.sampler)
-        engine.scheduler.most_drafting = draft.most_drafting
-    _add_features(engine, checkpoint, config)
+    if pooling.generates:
+        vocabulary, ends = engine.sampler.vocabulary, info.eos_token_ids
+        engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)
+        _add_drafter(engine, config, opened, draft)
     return engine
 
 
-def _add_features(engine: TorchEngine, checkpoint: Checkpoint, config: EngineConfig) -> None:
-    """Set prompt lookup as the drafter, if there is no other, and the grammar backend."""
-    if config.speculative_config is not None and engine.scheduler.drafter is None:
-        drafts = read_speculative_config(config.speculative_config)
-        engine.scheduler.drafter = NgramDrafter(drafts)
-        engine.scheduler.most_drafting = drafts.disable_by_batch_size
-    if engine.info.pooling.generates:
-        vocabulary, ends = engine.sampler.vocabulary, engine.info.eos_token_ids
-        engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)
+def _add_drafter(
+    engine: TorchEngine,
+    config: EngineConfig,
+    opened: OpenDevice | None,
+    draft: DraftModel | None,
+) -> None:
+    """Set what drafts, if anything does: a loaded draft model, or prompt lookup."""
+    scheduler = engine.scheduler
+    if draft is not None:
+        scheduler.drafter = draft.drafter(opened, engine.memory.num_blocks, engine.sampler)
+        scheduler.most_drafting = draft.most_drafting
+    elif config.speculative_config is not None:
+        settings = read_speculative_config(config.speculative_config)
+        scheduler.drafter = NgramDrafter(settings)
+        scheduler.most_drafting = settings.disable_by_batch_size
 
 
 def prepare_torch(threads: int) -> None:

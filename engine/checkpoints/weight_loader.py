@@ -95,7 +95,7 @@ class WeightLoader:
             raise UnusableCheckpoint(f"tensor {name} is missing")
         stored = self._stored(name)
         tensor: Tensor = self.files.pop(stored).get_tensor(stored)
-        if len(shape) == 1 and tensor.numel() == shape[0]:
+        if len(shape) == 1 and tensor.shape in ((), (1, *shape)):
             tensor = tensor.view(-1)  # some files have a scalar for it, or a matrix of one row
         if not _fits(tensor, shape):
             shapes = f"{tuple(tensor.shape)}, the config says {shape}"

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from engine.attention.plan import Plan
-from engine.draft_loading import MOST_DRAFTING_ON_A_CPU
 from engine.request import Sampling
 from engine.running.runner import ForwardOutput, Runner
 from engine.scheduling.drafting import Pace
@@ -174,10 +173,16 @@ def drafter_bytes(llama: Path, draft: Path) -> int:
     return sum(one.kv_regions[0].block_bytes for one in both)
 
 
-@pytest.mark.parametrize("most", [None, 3])
-def test_no_drafts_are_made_for_a_batch_of_many(llama: Path, most: int | None) -> None:
-    """None: on a CPU, six are not yet many."""
-    settings = {"model": str(llama), "disable_by_batch_size": most}
+@pytest.mark.parametrize(("most", "drafts", "limit"), [(None, 4, 6), (None, 9, 3), (5, 4, 5)])
+def test_no_drafts_are_made_for_a_batch_of_many(
+    llama: Path, most: int | None, drafts: int, limit: int
+) -> None:
+    """By default on a CPU: together with their drafts they have up to 32 rows."""
+    settings = {
+        "model": str(llama),
+        "num_speculative_tokens": drafts,
+        "disable_by_batch_size": most,
+    }
     engine = load(llama, speculative_config=json.dumps(settings))
     for number, request in enumerate(requests([*PROMPTS, *PROMPTS[:2]], GREEDY)):
         engine.generate(replace(request, sampling=replace(GREEDY, max_tokens=10 + 8 * number)))
@@ -188,7 +193,7 @@ def test_no_drafts_are_made_for_a_batch_of_many(llama: Path, most: int | None) -
         if any(one.drafts for one in engine.scheduler.batch):
             drafting.add(decoding)
         engine.step()
-    assert max(drafting) == (most or MOST_DRAFTING_ON_A_CPU)
+    assert max(drafting) == limit
 
 
 def test_a_draft_ends_where_its_model_ends(llama: Path, stranger: Path) -> None:

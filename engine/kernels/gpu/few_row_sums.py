@@ -11,15 +11,6 @@ def weights_at(at_output, at, inputs):
 
 
 @triton.jit
-def multiplied(sums, numbers, given, ROWS: tl.constexpr, VECTOR: tl.constexpr):
-    """Add the products to the sums; a vector is summed within one thread."""
-    wide, added = numbers.to(tl.float32), ()
-    for row in tl.static_range(ROWS):
-        added += (sums[row] + by_thread(wide * given[row], VECTOR),)  # type: ignore[assignment]
-    return added
-
-
-@triton.jit
 def by_thread(numbers, VECTOR: tl.constexpr):
     """Sum [.., size] to [.., size / VECTOR], over vectors that one thread has loaded."""
     few: tl.constexpr = numbers.shape[0]

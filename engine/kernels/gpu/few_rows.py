@@ -27,7 +27,6 @@ from engine.kernels.contract import NO_FUSION, Fusion
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.few_row_sums import (
     by_thread,
-    multiplied,
     rounded_product,
     store,
     weights_at,
@@ -172,9 +171,9 @@ def _few_rows(
         if norm is not None:
             factors = tl.load(norm + at, mask=at < inputs, other=0.0).to(tl.float32)
             given, squares = _scaled(given, factors, squares, ROWS, VECTOR)
-        sums = multiplied(sums, numbers, given, ROWS, VECTOR)
+        sums = _multiplied(sums, numbers, given, ROWS, VECTOR)
         if GATE >= 0:
-            up_sums = multiplied(up_sums, more, given, ROWS, VECTOR)
+            up_sums = _multiplied(up_sums, more, given, ROWS, VECTOR)
         numbers, more = next_numbers, next_more
 
     for row in tl.static_range(ROWS):
@@ -208,3 +207,12 @@ def _scaled(given, factors, squares, ROWS: tl.constexpr, VECTOR: tl.constexpr):
         sums += (squares[row] + by_thread(given[row] * given[row], VECTOR),)  # type: ignore[assignment]
         scaled += (given[row] * factors,)  # type: ignore[assignment]
     return scaled, sums
+
+
+@triton.jit
+def _multiplied(sums, numbers, given, ROWS: tl.constexpr, VECTOR: tl.constexpr):
+    """Add the products to the sums; a vector is summed within one thread."""
+    wide, added = numbers.to(tl.float32), ()
+    for row in tl.static_range(ROWS):
+        added += (sums[row] + by_thread(wide * given[row], VECTOR),)  # type: ignore[assignment]
+    return added
