@@ -173,7 +173,7 @@ class WorkerSupervisor:
             report_to_starter(
                 fd, http_address=addresses.clients, discovery_address=addresses.discovery
             )
-            await report_node_counts(fd, self.registry)
+            await report_node_counts(fd, self.registry, self.hub.up_to_date)
 
     def _child(self, number: int) -> SupervisedProcess:
         """A worker gets its settings from us, not from our command line or variables."""

@@ -86,6 +86,10 @@ class Hub:
         """How many are connected."""
         return len(self._connections)
 
+    async def up_to_date(self) -> None:
+        """Return once all connected workers have the state as it is now; there is no limit."""
+        await self._until_all_have(self.state.version)
+
     async def serve_worker(self, worker: WorkerId, connection: socket.socket) -> None:
         """Handle the messages of one admitted worker until its connection ends."""
         async with message_streams(connection) as (reader, writer):
@@ -129,9 +133,13 @@ class Hub:
         for peer in self._connections.values():
             peer.send_update(self.state)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.patience_s), self._acknowledged:
-                await self._acknowledged.wait_for(lambda: self._all_have(version))
+            async with asyncio.timeout(self.patience_s):
+                await self._until_all_have(version)
         send_message(sender.writer, PutAck(request.number))
+
+    async def _until_all_have(self, version: int) -> None:
+        async with self._acknowledged:
+            await self._acknowledged.wait_for(lambda: self._all_have(version))
 
     def _all_have(self, version: int) -> bool:
         return all(peer.acked_version >= version for peer in self._connections.values())

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from discovery.lifeline import report_to_starter
 from discovery.registration import Role
@@ -17,11 +17,16 @@ def node_count_key(role: Role) -> str:
 
 
 async def report_node_counts(
-    fd: int, registry: Registry, clock: Callable[[], float] = time.monotonic
+    fd: int,
+    registry: Registry,
+    passed_on: Callable[[], Awaitable[None]] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Send the counts of nodes that take work whenever they change, until cancelled.
 
-    `fd` is the supervisor's socket: see `--supervisor-fd`.
+    `fd` is the supervisor's socket: see `--supervisor-fd`. `passed_on` returns once all workers
+    know the nodes that this registry has: whichever of them accepts the first call may use all
+    that were counted.
     """
     reported, seen = dict[str, str](), -1
     while True:
@@ -32,5 +37,7 @@ async def report_node_counts(
             }
             if counts != reported:
                 reported = counts
+                if passed_on is not None:
+                    await passed_on()
                 report_to_starter(fd, **counts)
         await asyncio.sleep(LOOK_S)

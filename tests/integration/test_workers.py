@@ -117,6 +117,21 @@ async def test_what_one_puts_all_know_when_it_is_stored_and_who_comes_late_too()
         await comes_true(lambda: late.known == {"b": b"3"})
 
 
+async def test_the_hub_knows_when_all_workers_have_its_state() -> None:
+    async with office() as house:
+        first = await house.comes(0)
+        behind = await asyncio.to_thread(join_hub, house.listener.name, 7)
+        await comes_true(lambda: house.hub.workers > 1)
+        house.hub.state.put(KIND, "a", b"1")
+        waiting = asyncio.create_task(house.hub.up_to_date())
+        await comes_true(lambda: first.known == {"a": b"1"})
+        await first.link.ask("whether it has answered")
+        assert not waiting.done()
+        behind.client_socket.close()
+        behind.connection.close()
+        await waiting
+
+
 async def test_a_question_is_answered_by_all_others() -> None:
     async with office() as house:
         workers = [await house.comes(number) for number in range(3)]

@@ -101,6 +101,29 @@ async def test_a_proxy_tells_who_started_it_how_many_nodes_take_work() -> None:
     assert {one["prefill_nodes"] for one in told} == {"0"}
 
 
+async def test_nodes_count_once_every_worker_knows_them() -> None:
+    registry, (ours, theirs) = Registry(), socket.socketpair()
+    one = Registration(Role.DECODE, "h:1", "h:2", "d", "m", "f", state=State.READY)
+    registry.apply(one, now=time.monotonic())
+    asked, known = asyncio.Event(), asyncio.Event()
+
+    async def passed_on() -> None:
+        asked.set()
+        await known.wait()
+
+    with ours, theirs:
+        ours.setblocking(False)
+        telling = asyncio.create_task(report_node_counts(theirs.fileno(), registry, passed_on))
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+        with pytest.raises(BlockingIOError):
+            ours.recv(LONGEST_LINE)
+        known.set()
+        told = json.loads(await asyncio.get_running_loop().sock_recv(ours, LONGEST_LINE))
+        telling.cancel()
+    assert told["decode_nodes"] == "1"
+
+
 async def test_a_line_without_an_end_ends_nobody() -> None:
     screen = Screen()
     one = child(f"print('x' * {3 * LONGEST_LINE}, flush=True); " + SAY_READY + FOREVER, screen)
