@@ -13,7 +13,7 @@ import uvloop
 
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
-from proxy.admin.drain_lock import DrainLock
+from proxy.admin.drain_lock import DEAD_S, DRAIN_ASKED, LEAVING, DrainLock
 from proxy.admin.node_operations import DrainRefused, Operator, OperatorRequest
 from proxy.admission.errors import RateLimited
 from proxy.admission.limits import KeyLimits
@@ -181,6 +181,20 @@ async def test_a_node_of_vllm_that_one_worker_holds_is_held_by_all() -> None:
         assert states(one) == states(other) == {"v:1": READY, "v:2": READY}
 
 
+async def test_a_worker_that_dies_while_it_drains_a_node_stops_no_later_drain() -> None:
+    async with office() as house, open_session() as session:
+        dies, stays = await house.comes(0), await house.comes(1)
+        operator = operator_of(stays, session)
+        lock = operator.drain_lock
+        await dies.link.put(LEAVING, "v:1", DRAIN_ASKED)
+        await house.goes(dies)
+        with pytest.raises(DrainRefused):
+            await operator.drain("v:2", OperatorRequest())
+        lock.clock = lambda: 1.0 + DEAD_S
+        await operator.drain("v:2", OperatorRequest())
+        assert states(operator) == {"v:1": READY, "v:2": DRAINING}
+
+
 def vllm(address: str) -> Registration:
     return Registration(Role.DECODE, address, "", model="m")
 
@@ -190,9 +204,8 @@ def operator_of(worker: Worker, session: aiohttp.ClientSession) -> Operator:
     for address in ("v:1", "v:2"):
         registry.apply(vllm(address), now=1.0)
     shared = registry, worker.link
-    return Operator(
-        registry, OrderSender(session), worker.link, DrainLock(*shared), lambda: 1.0
-    )
+    lock = DrainLock(*shared, lambda: 1.0)
+    return Operator(registry, OrderSender(session), worker.link, lock, lambda: 1.0)
 
 
 def states(operator: Operator) -> dict[str, State]:
