@@ -203,9 +203,11 @@ def _read_line(process: "Popen[bytes]", seconds: float) -> bytes | None:
     """
     assert process.stdout is not None
     line, begun, until = b"", _worked_s(process.pid), monotonic() + PATIENCE * seconds
+    poller = select.poll()  # select() takes no descriptor above 1023
+    poller.register(process.stdout, select.POLLIN)
     while not line.endswith(b"\n"):
         left = min(begun + seconds - _worked_s(process.pid), until - monotonic())
-        if select.select([process.stdout], [], [], max(0.0, left))[0]:
+        if poller.poll(math.ceil(1000 * max(0.0, left))):
             part = os.read(process.stdout.fileno(), PART_BYTES)
             if not part:
                 break

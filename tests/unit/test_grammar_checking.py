@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from engine.request import LONGEST_SOURCE, Grammar
 from tests.fakes.hostile_grammars import ENDURED, REFUSED
 
 LATEST_S = PATIENCE * DEADLINE_S + START_S  # of a check for which a process has to start
+MOST_OF_SELECT = 1024
+FEW_MORE = MOST_OF_SELECT + 256
 SLOW = Grammar("json_schema", '{"type": "integer", "multipleOf": 99999989}')
 GOOD, OTHER = Grammar("regex", "[a-z]+"), Grammar("regex", "[0-9]+")
 
@@ -115,6 +118,26 @@ def test_the_end_of_its_process_is_no_grammars_fault() -> None:
         checker._examiner.kill()
         checker._examiner.wait()
         checker.check(Grammar("regex", "[a-f]+"))
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """So many files are open that the next one has a number that `select` does not take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, FEW_MORE), hard))
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    while files[-1] < MOST_OF_SELECT:
+        files.append(os.dup(files[0]))
+    yield
+    for one in files:
+        os.close(one)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_door_with_many_connections_checks_grammars_too() -> None:
+    with GrammarChecker() as checker:
+        checker.check(GOOD)
 
 
 def test_a_grammar_under_which_the_process_was_killed_may_come_again() -> None:
