@@ -54,14 +54,14 @@ class SupervisedProcess:
         pause, clock = FIRST_PAUSE_S, asyncio.get_running_loop().time
         while not self.stopping.is_set():
             since = clock()
-            status = await self._run_once()
+            ended = await self._run_once()
             if self.stopping.is_set():
                 return
             if not self.ready.done():
                 why = f": {self.last_line}" if self.last_line else ""
-                raise ProcessFailed(f"{self.name} ended with status {status}{why}")
+                raise ProcessFailed(f"{self.name} {ended}{why}")
             pause = FIRST_PAUSE_S if clock() - since > PROVEN_S else pause
-            log.warning("%s ended with status %s, again in %.1f s", self.name, status, pause)
+            log.warning("%s %s, again in %.1f s", self.name, ended, pause)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.stopping.wait(), pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -95,10 +95,28 @@ class SupervisedProcess:
             self.process.kill()
             await self.process.wait()
 
-    async def _run_once(self) -> int:
-        ours, theirs = socket.socketpair()
+    async def _run_once(self) -> str:
+        """How it ended, or why it could not be started, which may be so for a while only."""
+        try:
+            ours = await self._start()
+        except OSError as error:
+            return f"cannot be started: {error}"
+        assert self.process is not None
         with ours:
-            with theirs:
+            if self.stopping.is_set():
+                self.process.kill()  # `stop` came while there was no process yet
+            listening = asyncio.create_task(self._listen(ours))
+            try:
+                await self._relay(self.process)
+                return f"ended with status {await self.process.wait()}"
+            finally:
+                listening.cancel()
+
+    async def _start(self) -> socket.socket:
+        """Start the process; returns our end of its socket."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
                 self.process = await asyncio.create_subprocess_exec(
                     *self.arguments(),
                     "--supervisor-fd",
@@ -110,14 +128,10 @@ class SupervisedProcess:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,  # a Ctrl-C is passed on by us
                 )
-            if self.stopping.is_set():
-                self.process.kill()  # `stop` came while there was no process yet
-            listening = asyncio.create_task(self._listen(ours))
-            try:
-                await self._relay(self.process)
-                return await self.process.wait()
-            finally:
-                listening.cancel()
+            except BaseException:
+                ours.close()
+                raise
+        return ours
 
     async def _relay(self, process: Process) -> None:
         assert process.stdout is not None

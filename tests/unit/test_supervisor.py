@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -157,6 +158,33 @@ async def test_what_dies_after_it_was_ready_is_started_again() -> None:
     assert one.process.pid != first
     await one.stop()
     await running
+
+
+async def test_what_cannot_be_started_again_now_is_started_later() -> None:
+    """The system may lack memory or descriptors for it, or an upgrade replaces the program."""
+    screen, program = Screen(), deque([sys.executable, "/nobody", sys.executable])
+
+    def arguments() -> Sequence[str]:
+        return [program.popleft(), "-c", SAY_READY + FOREVER]
+
+    one = SupervisedProcess("one", arguments, dict(os.environ), screen.show, PATIENCE_S)
+    running = asyncio.create_task(one.run())
+    await screen.lines.get()
+    assert one.process is not None
+    one.process.kill()
+    again = asyncio.create_task(screen.lines.get())
+    await asyncio.wait(
+        {running, again}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED
+    )
+    assert again.done()
+    await one.stop()
+    await running
+
+
+async def test_what_cannot_be_started_at_all_is_a_failure() -> None:
+    one = SupervisedProcess("one", lambda: ["/nobody"], {}, Screen().show, PATIENCE_S)
+    with pytest.raises(ProcessFailed, match=r"^one cannot be started: .*/nobody"):
+        await one.run()
 
 
 async def test_what_dies_before_is_a_failure() -> None:
