@@ -70,9 +70,8 @@ class RoleController:
             identity.drained = order.state is State.DRAINING
             log.info("told by an operator: %s", order.state.value)
         if order.role is not None:
-            identity.next_role = None if order.role is identity.role else order.role
             log.info("told by an operator: be a %s node", order.role.name.lower())
-            self._ordered.set()
+            self._order_role(None if order.role is identity.role else order.role)
         self.announce()
         return self.result()
 
@@ -87,6 +86,12 @@ class RoleController:
             in_flight=self.engine.num_legs,
             kv_blocks_used=load.total_blocks - load.free_blocks,
         )
+
+    def _order_role(self, role: Role | None) -> None:
+        """None: keep the role. A repeated order does not begin the wait anew."""
+        if role is not self.identity.next_role:
+            self.identity.next_role = role
+            self._ordered.set()
 
     async def run(self) -> None:
         """Change the role when ordered, until cancelled."""

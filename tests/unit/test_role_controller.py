@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 
@@ -33,6 +34,16 @@ class Engine:
 
     async def renice(self, niceness: int) -> None:
         self.niceness.append(niceness)
+
+
+class Waits(asyncio.Event):
+    """Counts how often somebody began to wait."""
+
+    begun = 0
+
+    async def wait(self) -> Literal[True]:
+        self.begun += 1
+        return await super().wait()
 
 
 @dataclass
@@ -96,6 +107,17 @@ async def test_what_does_not_end_in_time_is_handed_over() -> None:
         one.engine.quiescent.set()
         assert (await one.hear()).state is State.DRAINING
         assert (await one.hear()).type is D
+
+
+async def test_an_order_that_is_repeated_does_not_put_the_change_off() -> None:
+    async with rig() as one:
+        one.engine.quiescent = waits = Waits()
+        for _ in range(2):
+            one.order(role=D)
+            assert (await one.hear()).state is State.DRAINING
+        waits.set()
+        assert (await one.hear()).type is D
+        assert waits.begun == 1
 
 
 async def test_its_own_role_takes_back_an_order_to_change_it() -> None:
