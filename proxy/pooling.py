@@ -119,11 +119,12 @@ class PoolingPipeline:
         return next(filter(None, well), ())
 
     def _worth_waiting_s(self, tries: _Tries, model: Model | None) -> float:
-        pipeline = self.pipeline
+        pipeline, now = self.pipeline, self.pipeline.clock()
         seen = [pipeline.registry.last_seen(role, model) for role in Role]
         latest = max((one for one in seen if one is not None), default=None)
-        lately = latest is not None and pipeline.clock() - latest <= pipeline.recovery_wait_s
-        return pipeline.recovery_wait_s if tries.failure or lately else 0.0
+        lately = latest is not None and now - latest <= pipeline.recovery_wait_s
+        hopeful = tries.failure or lately or now < pipeline.settled_at
+        return pipeline.recovery_wait_s if hopeful else 0.0
 
     async def _watched(
         self, node: Node, call: Coroutine[Any, Any, Sequence[PooledEvent]]

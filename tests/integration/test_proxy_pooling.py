@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
@@ -224,3 +224,20 @@ async def test_a_node_on_trial_gets_one_call_at_a_time() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     nodes = cluster.registry.nodes(Role.PREFILL, now=cluster.now)
     assert len(cluster.health.healthy(nodes, now=cluster.now)) == len(nodes)
+
+
+async def test_right_after_its_start_a_proxy_waits_for_its_nodes() -> None:
+    cluster, client = Cluster(1, 0), Hanging(1)
+    cluster.registry = registry = Registry(ttl_s=5)
+    started = replace(
+        cluster.pipeline, registry=registry, recovery_wait_s=30, settled_at=cluster.now + 3
+    )
+    ask = [PoolingRequest(RequestId("r"), (1,))]
+    pooled = asyncio.create_task(PoolingPipeline(started, client).embed(ask))
+    asked = asyncio.create_task(client.all_asked.wait())
+    await asyncio.sleep(0)
+    cluster.beat()
+    await asyncio.wait({pooled, asked}, return_when=asyncio.FIRST_COMPLETED)
+    assert client.asked == ["p0"]
+    pooled.cancel()
+    await asyncio.gather(pooled, return_exceptions=True)
