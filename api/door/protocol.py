@@ -76,7 +76,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def unacknowledged_s(self) -> float:
         """See LimitedConnection."""
-        return unacknowledged_s(self.transport.get_extra_info("socket"))
+        wire = self.transport.get_extra_info("socket")
+        return 0.0 if wire is None else unacknowledged_s(wire)  # TLS has just ended
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to track the connection."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
 
@@ -42,11 +43,13 @@ async def serving(
     limiter: ConnectionLimiter | None = None,
     kind: type[LimitedProtocol] = LimitedProtocol,
     beside: ExtraHeaders | None = None,
+    certificate: str | None = None,
 ) -> AsyncGenerator[str]:
-    """Its address; leaving stops it, and cuts what still runs."""
+    """Its address; leaving stops it, and cuts what still runs. With a certificate by TLS."""
     door = socket.create_server((HERE, 0))
     http = limited_protocol(limiter or ConnectionLimiter(), kind, beside)
-    config = uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False)
+    settings: dict[str, Any] = {"ws": "none", "log_config": None, "access_log": False}
+    config = uvicorn.Config(app, http=http, ssl_certfile=certificate, **settings)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[door]))
     try:
