@@ -8,7 +8,7 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from proxy.admin import shapes
-from proxy.admin.node_operations import Operator, read_operator_request
+from proxy.admin.node_operations import Operator, UnknownInstance, read_operator_request
 from proxy.nodes.instances import Instances, read_instance
 
 JSON = "application/json"
@@ -139,7 +139,9 @@ class AdminRoutes:
     async def _told(self, name: str) -> dict[str, Any]:
         address = self.operator.find(name).registration.http_address
         known = {one["http_address"]: one for one in (await self.status())["nodes"]}
-        found: dict[str, Any] = known[address]
+        found: dict[str, Any] | None = known.get(address)
+        if found is None:  # it has left while the other workers were asked
+            raise UnknownInstance(f"Instance {name!r} is not known here.", "instance")
         return found
 
 

@@ -1,13 +1,22 @@
 """The calls of operators: who may make them, and what is no call."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 
 from discovery.orders import PATH, NodeOrder, to_order
-from discovery.registration import Role, State, pack
+from discovery.registration import Registration, Role, State, pack
+from discovery.registry import Registry
 from discovery.signature import sign
+from proxy.admin.drain_lock import DrainLock
+from proxy.admin.node_operations import Operator, UnknownInstance
+from proxy.admin.routes import AdminRoutes
+from proxy.nodes.instances import Instances
+from proxy.nodes.orders import OrderSender
+from proxy.nodes.session import open_session
+from proxy.workers.api import NoPeers
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import ADMIN, http_cluster
 from tests.fakes.http_node import CLUSTER_KEY
@@ -108,3 +117,19 @@ async def test_a_node_obeys_only_who_has_the_clusters_key() -> None:
                     assert refused.status == status
         assert proxy.http[1].identity.state is State.READY
         assert CLUSTER_KEY not in repr(proxy.http[1].duty)
+
+
+async def test_a_node_that_leaves_while_other_workers_are_asked_is_404() -> None:
+    registry, peers = Registry(), NoPeers()
+
+    async def status() -> dict[str, Any]:
+        registry.remove("d0:80")
+        return {"nodes": []}
+
+    async with open_session() as session:
+        operator = Operator(registry, OrderSender(session), peers, DrainLock(registry, peers))
+        routes = AdminRoutes(Instances(session, registry), operator, status)
+        for show in (routes.show, routes.show_worker):
+            registry.apply(Registration(Role.DECODE, "d0:80", "d0:1", "d0"), now=0.0)
+            with pytest.raises(UnknownInstance):
+                await show("d0")
