@@ -100,7 +100,9 @@ class ConnectionLimiter:
         self.heads[connection] = now
         most = self.limits.connections
         if most is not None and len(self.connections) > most:
-            next(iter(self.heads)).end(ConnectionFault.CROWDED)
+            oldest = next(iter(self.heads))
+            del self.heads[oldest]  # it is removed later: until then others may come
+            oldest.end(ConnectionFault.CROWDED)
 
     def remove(self, connection: LimitedConnection) -> None:
         """Forget a closed connection."""

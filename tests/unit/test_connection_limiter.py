@@ -89,6 +89,17 @@ def test_where_there_are_too_many_the_most_silent_goes() -> None:
     assert (busy.ended, silent.ended, new.ended) == ([], [ConnectionFault.CROWDED], [])
 
 
+def test_one_goes_for_each_that_comes_although_none_has_left_yet() -> None:
+    door, early = limiter(connections=2), [Client() for _ in range(2)]
+    for client in early:
+        door.add(client, 0.0)
+    late = [Client() for _ in range(2)]
+    for client in late:
+        door.add(client, 1.0)
+    assert [one.ended for one in early] == [[ConnectionFault.CROWDED]] * 2
+    assert not any(one.ended for one in late)
+
+
 def test_who_left_is_in_no_table() -> None:
     door, client = limiter(), Client()
     door.add(client, 0.0)
