@@ -67,6 +67,7 @@ from proxy.routing.layouts import layout_difference
 from proxy.serving.corked import CorkedProtocol
 from proxy.serving.cors import CorsPolicy, with_cors
 from proxy.serving.garbage_collection import freeze_loaded_objects
+from proxy.serving.listening import listen
 from proxy.workers.process import ProxyProcess, cluster_key, socket_address
 from proxy.workers.rates import SharedRates
 
@@ -207,7 +208,8 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        await listen(self, sockets or [])
         address = socket_address((sockets or [])[0])
         url = f"{'https' if self.config.is_ssl else 'http'}://{address}"
         logger.info("ready on %s (nodes register at %s)", url, self.discovery)
