@@ -152,9 +152,14 @@ class Listener:
                 log_joined(accepted.joined)
 
     async def _expire_nodes(self) -> None:
+        """Heartbeats that came while this process itself was stopped are still to be read."""
+        registry, looked_at = self.intake.registry, self.clock()
         while True:
             await asyncio.sleep(self.look_s)
-            for node in self.intake.registry.expire(now=self.clock()):
+            before, looked_at = looked_at, self.clock()
+            if looked_at - before >= registry.ttl_s / 2:
+                registry.mark_all_heard(now=looked_at)
+            for node in registry.expire(now=looked_at):
                 silent = node.registration.state is State.READY
                 why = "silent" if silent else "it had said that it takes no more work"
                 logger.info("%s left: %s", describe(node), why)
