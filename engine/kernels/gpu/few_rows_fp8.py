@@ -215,13 +215,20 @@ def _factors(
     scales, source, first, stride, inputs,
     CHUNKS: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Scales of the weight: for each output, or for the group of each thread's inputs."""
+    """Scales of the weight: for each output, or for the group of each thread's inputs.
+
+    The latter are read as a line: of a tile, Triton 3.6 would give each thread a part of the
+    outputs only, and exchange the sums of each step for that.
+    """
     if GROUP is None:
         read = tl.load(scales + source)
     else:
         at = first + tl.arange(0, CHUNKS)[None, :] * VECTOR
         place = scales + source[:, None] + at // GROUP * stride
-        read = tl.load(place, mask=at < inputs, other=0.0)
+        line: tl.constexpr = (place.shape[0] * CHUNKS,)
+        there = tl.reshape(tl.broadcast_to(at < inputs, place.shape), line)
+        read = tl.load(tl.reshape(place, line), mask=there, other=0.0)
+        read = tl.reshape(read, place.shape)
     return read
 
 
