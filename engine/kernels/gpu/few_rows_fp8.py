@@ -130,47 +130,74 @@ def _few_rows_fp8(
     factors = _factors(scales, source, 0, scale_stride, inputs, CHUNKS, VECTOR, GROUP)
     wait_for_previous(OVERLAPPED)
     facts = row_facts(x, norm, rows, x_stride, inputs, eps, ROWS, GROUP, WIDE, MOST, LEAST)
+    read = weight, scales, weight_stride, scale_stride
+    into = bias, onto, made, onto_stride, scale, alpha, limit
     if STEPS > 0:
         held = held_rows(
             x, norm, facts, rows, x_stride, inputs,
             STEPS, ROWS, CHUNKS, VECTOR, GROUP, MOST, LEAST,
         )  # fmt: skip
         for tile in range(tl.program_id(0), tiles, others):
-            sums, source = nothing, _source(tile, width, MADE, GATE)
-            if GROUP is None:
-                factors = _factors(scales, source, 0, 0, inputs, CHUNKS, VECTOR, GROUP)
-            for step in tl.static_range(STEPS):
-                first, there = (step + 1) * SPAN, inputs
-                if step + 1 == STEPS:
-                    first, source = 0, _source(tile + others, width, MADE, GATE)
-                    there = tl.where(tile + others < tiles, inputs, 0)
-                ahead, factors_ahead = _ahead(
-                    weight, scales, factors, source, first, there, weight_stride, scale_stride,
-                    CHUNKS, VECTOR, GROUP, WORDS,
-                )  # fmt: skip
-                sums = _added(sums, numbers, factors, held[step], ROWS, VECTOR, GROUP, WORDS)
-                numbers, factors = ahead, factors_ahead
-            _finish(
-                sums, facts, factors, bias, onto, made, tile, rows, width, onto_stride, scale,
-                alpha, limit, GATE, ROWS, MADE, GROUP,
+            sums, numbers, factors = _sums_of_held(
+                nothing, numbers, factors, read, held, tile, tiles, others, width, inputs,
+                GATE, ROWS, MADE, CHUNKS, VECTOR, GROUP, STEPS, WORDS,
             )  # fmt: skip
+            _finish(sums, facts, factors, into, tile, rows, width, GATE, ROWS, MADE, GROUP)
     else:
-        sums = nothing
-        for first in range(0, inputs, SPAN):
-            ahead, factors_ahead = _ahead(
-                weight, scales, factors, source, first + SPAN, inputs, weight_stride,
-                scale_stride, CHUNKS, VECTOR, GROUP, WORDS,
-            )  # fmt: skip
-            given = fitted(
-                x, norm, facts, first, rows, x_stride, inputs,
-                ROWS, CHUNKS, VECTOR, GROUP, MOST, LEAST,
-            )  # fmt: skip
-            sums = _added(sums, numbers, factors, given, ROWS, VECTOR, GROUP, WORDS)
-            numbers, factors = ahead, factors_ahead
-        _finish(
-            sums, facts, factors, bias, onto, made, tile, rows, width, onto_stride, scale,
-            alpha, limit, GATE, ROWS, MADE, GROUP,
+        sums, factors = _sums(
+            nothing, numbers, factors, read, source, (x, norm, facts, rows, x_stride), inputs,
+            ROWS, CHUNKS, VECTOR, GROUP, MOST, LEAST, WORDS,
         )  # fmt: skip
+        _finish(sums, facts, factors, into, tile, rows, width, GATE, ROWS, MADE, GROUP)
+
+
+@triton.jit
+def _sums_of_held(
+    sums, numbers, factors, read, held, tile, tiles, others, width, inputs,
+    GATE: tl.constexpr, ROWS: tl.constexpr, MADE: tl.constexpr, CHUNKS: tl.constexpr,
+    VECTOR: tl.constexpr, GROUP: tl.constexpr, STEPS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """A tile's sums over rows that are `held`; and what is loaded of this program's next tile.
+
+    Without groups, `factors` are this tile's.
+    """
+    span: tl.constexpr = CHUNKS * VECTOR
+    source = _source(tile, width, MADE, GATE)
+    if GROUP is None:
+        factors = _factors(read[1], source, 0, 0, inputs, CHUNKS, VECTOR, GROUP)
+    for step in tl.static_range(STEPS):
+        first, there = (step + 1) * span, inputs
+        if step + 1 == STEPS:
+            first, source = 0, _source(tile + others, width, MADE, GATE)
+            there = tl.where(tile + others < tiles, inputs, 0)
+        ahead, factors_ahead = _ahead(
+            read, factors, source, first, there, CHUNKS, VECTOR, GROUP, WORDS
+        )
+        sums = _added(sums, numbers, factors, held[step], ROWS, VECTOR, GROUP, WORDS)
+        numbers, factors = ahead, factors_ahead
+    return sums, numbers, factors
+
+
+@triton.jit
+def _sums(
+    sums, numbers, factors, read, source, given, inputs,
+    ROWS: tl.constexpr, CHUNKS: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
+    MOST: tl.constexpr, LEAST: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """A tile's sums, and without groups its `factors`; rows are quantized in each step."""
+    x, norm, facts, rows, x_stride = given
+    span: tl.constexpr = CHUNKS * VECTOR
+    for first in range(0, inputs, span):
+        ahead, factors_ahead = _ahead(
+            read, factors, source, first + span, inputs, CHUNKS, VECTOR, GROUP, WORDS
+        )
+        fit = fitted(
+            x, norm, facts, first, rows, x_stride, inputs,
+            ROWS, CHUNKS, VECTOR, GROUP, MOST, LEAST,
+        )  # fmt: skip
+        sums = _added(sums, numbers, factors, fit, ROWS, VECTOR, GROUP, WORDS)
+        numbers, factors = ahead, factors_ahead
+    return sums, factors
 
 
 @triton.jit
@@ -199,10 +226,14 @@ def _numbers(
 
 @triton.jit
 def _ahead(
-    weight, scales, factors, source, first, inputs, weight_stride, scale_stride,
+    read, factors, source, first, inputs,
     CHUNKS: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """A step's numbers, and with groups their scales; otherwise the same `factors`."""
+    """A step's numbers, and with groups their scales; otherwise the same `factors`.
+
+    `read` is the weight and its scales, and the strides of both.
+    """
+    weight, scales, weight_stride, scale_stride = read
     span: tl.constexpr = CHUNKS * VECTOR
     numbers = _numbers(weight, source, weight_stride, first, inputs, span, WORDS)
     if GROUP is not None:
@@ -249,10 +280,11 @@ def _added(
 
 @triton.jit
 def _finish(
-    sums, facts, factors, bias, onto, made, tile, rows, width, onto_stride, scale, alpha, limit,
+    sums, facts, factors, into, tile, rows, width,
     GATE: tl.constexpr, ROWS: tl.constexpr, MADE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Add up a tile's sums, and store what gate and residual make of them."""
+    bias, onto, made, onto_stride, scale, alpha, limit = into
     output = tile * MADE + tl.arange(0, MADE)
     for row in tl.static_range(ROWS):
         total = tl.sum(sums[row], 1)
