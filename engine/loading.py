@@ -46,7 +46,14 @@ from engine.scheduling.sequence_manager import Limits
 from engine.settings import LORA_FLAG, EngineConfig, read_speculative_config
 from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
-from engine.sizing import batch_tokens, check_fits, limits_of, max_len_of, num_blocks
+from engine.sizing import (
+    batch_tokens,
+    check_fits,
+    limits_of,
+    max_len_of,
+    most_verified,
+    num_blocks,
+)
 from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
@@ -194,7 +201,7 @@ def _load_part(
     def memory_of(blocks: int) -> KvMemory:
         return KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
 
-    sized = [SizedModel(model, memory_of, limits)]
+    sized = [SizedModel(model, memory_of, limits, most_verified(config, limits))]
     if draft is not None:
         block_bytes += draft.block_bytes
         sized.append(SizedModel(draft.model, draft.memory_of, draft.limits))

@@ -6,7 +6,7 @@ from engine.errors import UnusableCheckpoint
 from engine.free_memory import free_memory_bytes
 from engine.models.model import ModelShape
 from engine.scheduling.sequence_manager import Limits
-from engine.settings import EngineConfig
+from engine.settings import EngineConfig, read_speculative_config
 
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
 NARROW = 512  # hidden size up to which a batch on a CPU may be twice as long
@@ -30,6 +30,15 @@ def batch_tokens(config: EngineConfig, device: torch.device, hidden_size: int | 
         return BATCH_TOKENS
     narrow = hidden_size is not None and hidden_size <= NARROW
     return CPU_BATCH_TOKENS * 2 if narrow else CPU_BATCH_TOKENS
+
+
+def most_verified(config: EngineConfig, limits: Limits) -> int:
+    """Most rows of a batch that are drafts, or tokens that drafts are behind; 0: no drafts."""
+    if config.speculative_config is None:
+        return 0
+    settings, most = read_speculative_config(config.speculative_config), limits.max_sequences
+    drafting = min(most, settings.disable_by_batch_size or most)
+    return min(limits.max_tokens, drafting * (1 + settings.num_speculative_tokens))
 
 
 def max_len_of(config: EngineConfig, shape: ModelShape) -> int:

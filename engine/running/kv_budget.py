@@ -43,11 +43,15 @@ class MemoryNeeds:
 
 
 class SizedModel(NamedTuple):
-    """A loaded model, what makes a KV memory of so many blocks for it, and its limits."""
+    """A loaded model, what makes a KV memory of so many blocks for it, and its limits.
+
+    Up to `verified` rows of a batch are drafts and the tokens that they are behind.
+    """
 
     model: Model
     memory_of: Callable[[int], KvMemory]
     limits: Limits
+    verified: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,9 @@ class DeviceMemoryBudget:
 
     def _needs_of(self, sized: SizedModel, *, graphs: bool) -> tuple[MemoryNeeds, int]:
         """What one model needs, and the bytes of one of its KV blocks."""
-        model, memory_of, limits = sized
+        model, memory_of, limits, verified = sized
         memory = memory_of(least_blocks(limits, memory_of(1).block_size))
-        needs = measure(model, self.accelerator, memory, limits, graphs=graphs)
+        needs = measure(model, self.accelerator, memory, limits, verified, graphs=graphs)
         adapters = adapters_of(model)
         count = 0 if adapters is None else adapters.count
         later = staged_bytes(limits, memory.block_size, count)
@@ -137,18 +141,28 @@ def log_kv_cache_size(blocks: int, block_size: int, max_len: int) -> None:
 
 
 def measure(
-    model: Model, accelerator: Accelerator, memory: KvMemory, limits: Limits, *, graphs: bool
+    model: Model,
+    accelerator: Accelerator,
+    memory: KvMemory,
+    limits: Limits,
+    verified: int = 0,
+    *,
+    graphs: bool,
 ) -> MemoryNeeds:
     """Run the largest batches over a `memory` that is just large enough for them.
 
-    If the model has LoRA adapters, all sequences have one. All graphs share one memory pool,
-    which is as large as the largest of them needs.
+    `verified` as in SizedModel: there are logits of all those rows. If the model has LoRA
+    adapters, all sequences have one. All graphs share one memory pool, which is as large as the
+    largest of them needs.
     """
     runner = DeviceRunner(model, memory, accelerator, limits)
     adapter = None if adapters_of(model) is None else 0
     singles = _needs(accelerator, runner, _singles(limits, adapter))
     prompts = _needs(accelerator, runner, _prompts(memory, limits, adapter))
     most = max(prompts, singles)
+    if verified:
+        drafts = _drafts(memory, limits, adapter, verified)
+        most = max(most, _needs(accelerator, runner, drafts))
     if not graphs:
         return MemoryNeeds(most, 0)
     few = replace(limits, max_tokens=piece_sizes(limits.max_tokens)[-1])
@@ -192,6 +206,11 @@ def _prompts(memory: KvMemory, limits: Limits, adapter: int | None) -> Plan:
         spans.append(Span(0, ours, blocks, adapter))
         ends.append((ends[-1] if ends else -1) + ours)
     return Plan([0] * limits.max_tokens, (), spans, ends)
+
+
+def _drafts(memory: KvMemory, limits: Limits, adapter: int | None, rows: int) -> Plan:
+    plan = _prompts(memory, replace(limits, max_tokens=rows), adapter)
+    return plan._replace(picks=range(rows))
 
 
 def _singles(limits: Limits, adapter: int | None) -> Plan:

@@ -1,6 +1,7 @@
 """KV gets what weights and the largest batch leave of our share of a device."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import torch
 from bench.gpu.child import numbered
 from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableDevice
+from engine.kernels.contract import Linear
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.rows import Rows
 from engine.loading import load_engine
 from engine.models.decoder import Decoder
 from engine.models.model import Model
@@ -31,6 +34,7 @@ from engine.running.kv_budget import (
 from engine.running.staging import num_bytes
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
+from engine.sizing import most_verified
 from engine.stepping.stepper import PlainStepper
 from node.config import NodeConfig
 from tests.fakes.checkpoints import make_checkpoint
@@ -168,6 +172,47 @@ def test_graphs_need_what_the_largest_that_is_captured_works_in(
         model.kv_shape, least_blocks(limits, 4), 4, torch.float32, torch.device("cpu")
     )
     assert measure(model, TakenByRows(), memory, limits, graphs=graphs) == needs
+
+
+class TakenByLogits(FakeAccelerator):
+    """A device on which a batch takes a byte for each of its rows that have logits."""
+
+    def __init__(self, head: Linear) -> None:
+        self.head, self.rows = head, 0
+        super().__init__(TorchKernels(), 1 << 20, 1 << 20)
+
+    def empty_cache(self) -> None:
+        self.rows = 0
+
+    def memory_bytes(self) -> tuple[int, int]:
+        return self.free - self.rows, self.total
+
+    def make_logits(self, inputs: Rows) -> torch.Tensor:
+        self.rows = max(self.rows, len(inputs))
+        return self.head(inputs)
+
+
+@pytest.mark.parametrize(
+    ("speculative", "rows"),
+    [
+        (None, 5),
+        ('{"num_speculative_tokens": 4}', 25),
+        ('{"num_speculative_tokens": 4, "disable_by_batch_size": 2}', 10),
+        ('{"num_speculative_tokens": 16}', 33),
+    ],
+)
+def test_drafts_need_logits_of_each(tmp_path: Path, speculative: str | None, rows: int) -> None:
+    model = load(folder := make_checkpoint(tmp_path)).decoder
+    assert isinstance(model, Decoder)
+    accelerator, limits = TakenByLogits(model.head), Limits(33, 5, 64)
+    memory = KvMemory(
+        model.kv_shape, least_blocks(limits, 4), 4, torch.float32, torch.device("cpu")
+    )
+    counted = replace(model, head=accelerator.make_logits)
+    config = EngineConfig(model=str(folder), speculative_config=speculative)
+    verified = most_verified(config, limits)
+    needs = measure(counted, accelerator, memory, limits, verified, graphs=False)
+    assert needs == MemoryNeeds(rows, 0)
 
 
 def test_lines_of_the_log_are_vllms(caplog: pytest.LogCaptureFixture) -> None:
