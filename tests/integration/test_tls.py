@@ -11,7 +11,7 @@ import uvicorn
 from quart import Quart
 
 from api.door.limiter import HOSTS_S, ConnectionLimiter, DoorLimits
-from api.door.protocol import limited_protocol
+from api.door.protocol import LimitedProtocol, limited_protocol
 from discovery.address import parse_address
 from proxy.serving.listening import listen
 from tests.fakes.serving import HERE, serving
@@ -34,15 +34,21 @@ async def test_a_look_before_the_door_hears_that_tls_has_ended_harms_nobody(
     path = certificate(authority, tmp_path)
     authority.configure_trust(trusted := ssl.create_default_context())
     limiter, now = ConnectionLimiter(DoorLimits(head_s=math.inf)), 0.0
+    without_socket = 0
     async with serving(Quart("door"), limiter, certificate=path) as address:
         _, client = await asyncio.open_connection(*parse_address(address), ssl=trusted)
         await comes_true(lambda: limiter.connections)
+        [door] = limiter.connections
+        assert isinstance(door, LimitedProtocol)
         client.close()
-        while limiter.connections:
-            now += HOSTS_S
-            limiter.sweep(now)
-            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            while limiter.connections:
+                without_socket += door.transport.get_extra_info("socket") is None
+                now += HOSTS_S
+                limiter.sweep(now)
+                await asyncio.sleep(0)
         await client.wait_closed()
+    assert without_socket, "each look came before the socket had gone, or after the end"
 
 
 async def test_a_client_that_does_not_begin_tls_is_hung_up_on(tmp_path: Path) -> None:
