@@ -121,7 +121,7 @@ def _add_parts(
     if SINKS:
         sink = tl.load(sinks + row % heads).to(tl.float32) * IN_LOG2
         top = tl.maximum(top, sink)
-    totals = tl.where(parts < used, totals * tl.exp2(tops - top), 0.0)
+    totals = tl.where(parts < used, totals, 0.0) * tl.exp2(tops - top)
     total = tl.sum(totals, 0) + tl.exp2(sink - top)
 
     weights = tl.exp2(tl.where(some < used, some_tops, float("-inf")) - top)
