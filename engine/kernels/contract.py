@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from engine.kernels.fusion import FewRowProducts
 from engine.kernels.rows import DualRows, QuantizedRows, Rows
 from engine.kernels.style import AttentionStyle
-from engine.kernels.weights import Fp8Weight
 
 CLAMPED = "clamped_swiglu"  # an activation
 
@@ -23,73 +23,6 @@ class Linear(Protocol):
 
         Only a product with an fp8 weight is given QuantizedRows.
         """
-
-
-class RowNorm(NamedTuple):
-    """An RMS norm of the input rows, fused before a product: x / rms(x) * weight."""
-
-    weight: Tensor  # [inputs]
-    eps: float
-
-
-class Gate(NamedTuple):
-    """An activation and gate, fused behind a product of gates and ups; see Kernels.gated."""
-
-    activation: str
-    clamp: tuple[float, float] | None = None
-
-
-class Residual(NamedTuple):
-    """A residual to which the product, times `scale`, is added."""
-
-    rows: Tensor
-    scale: float
-
-
-class Fusion(NamedTuple):
-    """What is fused with a product: a norm before it, then a gate and a residual behind it."""
-
-    norm: RowNorm | None = None
-    gate: Gate | None = None
-    residual: Residual | None = None
-
-
-NO_FUSION = Fusion()
-
-
-class FewRowProduct(Protocol):
-    """A product of few rows, fused with norm, gate and residual.
-
-    The weight is unquantized, or in fp8. Then the normed rows are quantized like it.
-    """
-
-    def __call__(
-        self,
-        rows: Tensor,
-        weight: Tensor | Fp8Weight,
-        bias: Tensor | None = None,
-        fusion: Fusion = NO_FUSION,
-    ) -> Tensor:
-        """[rows, inputs] by [outputs, inputs] to [rows, outputs]; behind a gate, half of them.
-
-        `bias` [outputs] is the product's own. An Fp8Weight has one expert.
-        """
-
-
-class FewRowProducts(NamedTuple):
-    """Fused products for decode steps of few rows: up to `most_rows`, or `most_fp8_rows` if a
-    weight is in fp8.
-
-    Such a step is bound by reading weights, so the gaps between launches are what fusion saves.
-    """
-
-    multiply: FewRowProduct
-    most_rows: int
-    most_fp8_rows: int
-
-    def most(self, weight: Tensor | Fp8Weight) -> int:
-        """How many rows are few for a product with `weight`."""
-        return self.most_fp8_rows if isinstance(weight, Fp8Weight) else self.most_rows
 
 
 class Kernels(Protocol):

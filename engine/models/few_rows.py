@@ -12,7 +12,8 @@ from torch import Tensor
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.storage import StoredLinear
-from engine.kernels.contract import FewRowProducts, Fusion, Gate, Kernels, Residual, RowNorm
+from engine.kernels.contract import Kernels
+from engine.kernels.fusion import FewRowProducts, Fusion, Gate, Residual, RowNorm
 from engine.kernels.weights import Fp8Weight
 from engine.lora.active import ActiveAdapters
 from engine.lora.linear import LoraLinear

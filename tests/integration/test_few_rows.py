@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import NO_FUSION, FewRowProducts, Fusion
+from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion
 from engine.kernels.gpu.few_rows import few_rows_twin
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.weights import Fp8Weight

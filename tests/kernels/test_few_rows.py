@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import Fusion, Gate, Residual, RowNorm
+from engine.kernels.fusion import Fusion, Gate, Residual, RowNorm
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows, few_rows_floor, few_rows_twin
 from engine.kernels.gpu.products import TritonProducts
 from engine.kernels.products import TorchProducts
@@ -24,7 +24,7 @@ KINDS = (
 )
 SIZES = [(5, 3), (1030, 23), (2049, 8)]  # inputs; outputs, or gates
 COMPILED = """
-from engine.kernels.contract import Gate, Residual, RowNorm
+from engine.kernels.fusion import Gate, Residual, RowNorm
 for rows in (1, 2, 4):
     for inputs, outputs, around in (
         (4096, 6144, Fusion(RowNorm(torch.ones(4096).bfloat16(), 1e-5))),

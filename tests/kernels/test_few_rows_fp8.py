@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import NO_FUSION, Fusion, Gate, Residual, RowNorm
+from engine.kernels.fusion import NO_FUSION, Fusion, Gate, Residual, RowNorm
 from engine.kernels.gpu.few_rows import few_rows_twin
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS, few_rows_fp8, few_rows_fp8_floor
 from engine.kernels.gpu.norms import rms_norm_twin
@@ -20,7 +20,7 @@ SIZES = [(5, 3), (1030, 11), (2052, 3), (4196, 3)]  # inputs; outputs, or gates
 ODD, IN_WORDS, LONG = SIZES[1], SIZES[2], SIZES[3]  # of bytes; of words; quantized in each step
 FORMATS = pytest.mark.parametrize("blocked", [False, True], ids=["channel", "blocked"])
 COMPILED = """
-from engine.kernels.contract import Gate, Residual, RowNorm
+from engine.kernels.fusion import Gate, Residual, RowNorm
 values = torch.empty(1, {outputs}, {inputs}, dtype=torch.float8_e4m3fn)
 weight = Fp8Weight(values, torch.empty(1, {groups}, {outputs}))
 norm = RowNorm(torch.ones({inputs}).bfloat16(), 1e-5)

@@ -30,7 +30,7 @@ x, weight = torch.empty(1, 4096).bfloat16(), torch.empty(256, 4096).bfloat16()
 few_rows(x, weight)
 """,
     "few_rows_fp8": """
-from engine.kernels.contract import RowNorm
+from engine.kernels.fusion import RowNorm
 x, values = torch.empty(1, 4096).bfloat16(), torch.empty(1, 256, 4096)
 for groups in (1, 32):
     weight = Fp8Weight(values.to(torch.float8_e4m3fn), torch.empty(1, groups, 256))

@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.gpu.row import Prepared, Row
 from bench.gpu.rows.products import products_of
 from bench.gpu.shapes import Shape
-from engine.kernels.contract import Fusion, Gate, Residual, RowNorm
+from engine.kernels.fusion import Fusion, Gate, Residual, RowNorm
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows, few_rows_floor, few_rows_twin
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS, few_rows_fp8, few_rows_fp8_floor
 from engine.kernels.gpu.gates import gated

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import KernelsUnavailable
-from engine.kernels.contract import FewRowProducts, Linear
+from engine.kernels.contract import Linear
 from engine.kernels.cpu.attention import FORMATS, Numbers, PagedAttention
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
@@ -21,6 +21,7 @@ from engine.kernels.cpu.int8 import Quantizer
 from engine.kernels.cpu.large_pages import PAGE, gather
 from engine.kernels.cpu.library import Library, RecordedCalls
 from engine.kernels.cpu.recording import Arena, record
+from engine.kernels.fusion import FewRowProducts
 
 log = logging.getLogger(__name__)
 GATES = {"silu": 0, "gelu_pytorch_tanh": 1}

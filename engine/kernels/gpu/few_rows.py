@@ -19,12 +19,13 @@ Twin: `few_rows_twin`. Floor: `few_rows_floor`.
 """
 
 import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.contract import NO_FUSION, Fusion
 from engine.kernels.floor import Floor
+from engine.kernels.fusion import NO_FUSION, Fusion, RowNorm
 from engine.kernels.gpu.few_row_sums import (
     by_thread,
     rounded_product,
@@ -57,13 +58,25 @@ def few_rows(
     return _launch(rows, weight, bias, fusion, rows.dtype, outputs)
 
 
-def few_row_scores(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def few_row_scores(
+    rows: Tensor, weight: Tensor, bias: Tensor | None = None, norm: RowNorm | None = None
+) -> Tensor:
     """[rows, inputs] by [experts, inputs] to a router's scores [rows, experts].
 
     They are of the dtype of `weight`, float32 outside tests, whatever that of `rows`. Weights
     of experts are few, so each program makes two outputs. ValueError as `few_rows`.
     """
-    return _launch(rows, weight, bias, NO_FUSION, weight.dtype, SCORES)
+    return _launch(rows, weight, bias, Fusion(norm), weight.dtype, SCORES)
+
+
+def few_row_scores_twin(
+    rows: Tensor, weight: Tensor, bias: Tensor | None = None, norm: RowNorm | None = None
+) -> Tensor:
+    """The same in plain torch."""
+    given = rows.to(weight.dtype)
+    if norm is not None:
+        given = rms_norm_twin(given, norm.weight, norm.eps)
+    return F.linear(given, weight, bias)
 
 
 def _launch(

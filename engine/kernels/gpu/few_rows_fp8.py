@@ -21,8 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.contract import NO_FUSION, Fusion
 from engine.kernels.floor import Floor
+from engine.kernels.fusion import NO_FUSION, Fusion
 from engine.kernels.gpu.few_row_sums import by_thread, rounded_product, store, weights_at
 from engine.kernels.gpu.gates import ACTIVATIONS, CLAMP, activated
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous

@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.kernels.contract import (
-    NO_FUSION,
     AttentionIo,
     Chunks,
     Contexts,
     DualOutputNorms,
-    FewRowProducts,
-    Fusion,
     Latents,
     LayerKv,
     QuantizedOutputKernels,
 )
 from engine.kernels.contract import HeadNorms as Norms
+from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion
 from engine.kernels.gpu.decode_attention import decode_attention
-from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows
+from engine.kernels.gpu.few_row_experts import mix_few_rows
+from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores, few_rows
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS, few_rows_fp8
 from engine.kernels.gpu.gates import ACTIVATIONS, gated, gated_quantized
 from engine.kernels.gpu.norms import (
@@ -89,7 +88,9 @@ class TritonKernels(TorchKernels):
     @property
     def few_row_products(self) -> FewRowProducts | None:
         """See Kernels."""
-        return FewRowProducts(_multiply_few, MOST_ROWS, MOST_FP8_ROWS)
+        return FewRowProducts(
+            _multiply_few, few_row_scores, mix_few_rows, MOST_ROWS, MOST_FP8_ROWS
+        )
 
     def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See Kernels."""

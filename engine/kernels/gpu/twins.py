@@ -11,7 +11,6 @@ from engine.kernels.contract import (
     Chunks,
     Contexts,
     DualOutputNorms,
-    FewRowProducts,
     HeadNorms,
     Kernels,
     Latents,
@@ -19,7 +18,9 @@ from engine.kernels.contract import (
     Linear,
     QuantizedOutputKernels,
 )
-from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows_twin
+from engine.kernels.fusion import FewRowProducts
+from engine.kernels.gpu.few_row_experts import mix_few_rows_twin
+from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores_twin, few_rows_twin
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
@@ -87,7 +88,9 @@ class TorchKernels:
     @property
     def few_row_products(self) -> FewRowProducts | None:
         """See Kernels."""
-        return FewRowProducts(few_rows_twin, MOST_ROWS, MOST_FP8_ROWS)
+        return FewRowProducts(
+            few_rows_twin, few_row_scores_twin, mix_few_rows_twin, MOST_ROWS, MOST_FP8_ROWS
+        )
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
         """None: torch's."""
