@@ -7,29 +7,29 @@ from torch import Tensor
 
 from bench.engine.ours import OurEngine
 from bench.gpu.row import Run
-from engine.kernels.products import Products
+from engine.models.experts import Router
 from engine.running.device import DeviceRunner
 
 
 def used_experts(ours: OurEngine, run: Run) -> float | None:
-    """Experts of a layer that `run` uses, on average; None if no layer sorts tokens by expert.
+    """Experts of a layer that `run` uses, on average; None if no layer has a router.
 
-    Runs once, kernel by kernel: a graph does not tell what it sorts.
+    Runs once, kernel by kernel: a graph does not tell what it chooses.
     """
     runner = ours.runner
     if not isinstance(runner, DeviceRunner) or runner.accelerator.products is None:
         return None
-    products, counts = type(runner.accelerator.products), list[int]()
-    sort = products.sort
+    counts, choose = list[int](), Router.choose
 
-    def counted(self: Products, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    def counted(self: Router, logits: Tensor) -> tuple[Tensor, Tensor]:
+        weights, chosen = choose(self, logits)
         counts.append(len(chosen.unique()))
-        return sort(self, chosen, experts)
+        return weights, chosen
 
     graphs, pieces = runner.graphs, runner.pieces
     runner.graphs = runner.pieces = None
     try:
-        with patch.object(products, "sort", counted):
+        with patch.object(Router, "choose", counted):
             run()
     finally:
         runner.graphs, runner.pieces = graphs, pieces

@@ -18,6 +18,7 @@ ORDER = (
     "attention",
     "latents",
     "few_rows",
+    "few_row_experts",
     "overlapped_steps",
     "apart_steps",
     "adapted_steps",

@@ -39,24 +39,32 @@ class Mlp(Protocol):
         """[tokens, hidden] to [tokens, hidden]."""
 
 
-class FewRowsPath(Protocol):
-    """A fused computation of a layer for few rows (engine/models/few_rows.py)."""
+class FewRowsAttention(Protocol):
+    """Norm, attention and residual, fused for few rows (engine/models/few_rows.py)."""
 
     def takes(self, rows: int) -> bool:
         """Whether it can compute a step of so many rows."""
 
-    def forward(
-        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
-    ) -> tuple[Tensor, None]:
-        """See Layer; everything is already added to the result."""
+    def __call__(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+        """The residual stream before to the one behind, [tokens, hidden] each."""
+
+
+class FewRowsMlp(Protocol):
+    """Norm, MLP and residual, likewise."""
+
+    def takes(self, rows: int) -> bool:
+        """See FewRowsAttention, here and below."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """See FewRowsAttention."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
     """Attention, then MLP, each with a norm before or after or both, and a residual around it.
 
-    Both outputs are multiplied by `residual_scale` when they are added (Granite). `few` is the
-    fused computation for few rows, if there is one.
+    Both outputs are multiplied by `residual_scale` when they are added (Granite). Each half may
+    have a fused computation for few rows.
     """
 
     attention: Attention
@@ -66,7 +74,8 @@ class Layer:
     mlp_norm: LayerNorm | None = None
     mlp_output_norm: Norm | None = None
     residual_scale: float = 1.0
-    few: FewRowsPath | None = None
+    few_attention: FewRowsAttention | None = None
+    few_mlp: FewRowsMlp | None = None
 
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
@@ -76,13 +85,23 @@ class Layer:
         Takes the layer before's, returns this one's. `made` is not yet added to the stream, so
         that the next norm can be fused with the addition; None: it is added already.
         """
-        if self.few is not None and self.few.takes(len(hidden)):
-            return self.few.forward(hidden, made, rotations, batch)
-        scale = self.residual_scale
-        inputs, hidden = add_normed(self.attention_norm, made, hidden, scale)
-        read = normed(self.attention_output_norm, self.attention(inputs, rotations, batch))
+        hidden, read = self._attend(hidden, made, rotations, batch)
+        scale, few = self.residual_scale, self.few_mlp
+        if few is not None and few.takes(len(hidden)):
+            return few(_added(hidden, read, scale)), None
         inputs, hidden = add_normed(self.mlp_norm, read, hidden, scale)
         return hidden, normed(self.mlp_output_norm, self.mlp(inputs))
+
+    def _attend(
+        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
+    ) -> tuple[Tensor, Tensor | None]:
+        """The residual stream and the attention's output, as `forward`."""
+        scale, few = self.residual_scale, self.few_attention
+        if few is not None and few.takes(len(hidden)):
+            return few(_added(hidden, made, scale), rotations, batch), None
+        inputs, hidden = add_normed(self.attention_norm, made, hidden, scale)
+        read = self.attention(inputs, rotations, batch)
+        return hidden, normed(self.attention_output_norm, read)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +165,11 @@ class Decoder:
         logits = logits if scale == 1 else logits * scale
         cap = self.config.logits_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _added(hidden: Tensor, made: Tensor | None, scale: float) -> Tensor:
+    """The residual stream with a part's output, if that is not added yet."""
+    return hidden if made is None else hidden.add(made, alpha=scale)
 
 
 def adapters_of(model: Model) -> ActiveAdapters | None:

@@ -51,8 +51,11 @@ class Router:
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[tokens, hidden] to weights and expert ids, both [tokens, top_k]."""
+        return self.choose(self.products.score(hidden, self.weight, self.bias))
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of [tokens, experts] that are scored already."""
         routing, rule = self.routing, _rule_of(self.routing)
-        logits = self.products.score(hidden, self.weight, self.bias)
         if routing.groups is None:
             return self.products.choose(logits, rule, self.correction)
         scores = scores_of(logits, rule)

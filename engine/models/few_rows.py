@@ -1,7 +1,9 @@
-"""A layer of few rows: norms, gate and residuals are fused with the matrix products.
+"""A layer's halves for few rows: norms, gate and residuals are fused with the matrix products.
 
 A decode step of few sequences takes as long as reading its weights, plus the gaps between its
-launches. Fusion (engine/kernels/gpu/few_rows.py) leaves seven of a layer's ten launches.
+launches. Fusion (engine/kernels/gpu/few_rows.py) leaves seven of a dense layer's ten launches.
+Each half, attention or MLP, is computed this way or as it is for many rows, whatever the other
+one is. Experts are in few_row_experts.py.
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from engine.attention.batch import Batch
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.storage import StoredLinear
 from engine.kernels.contract import Kernels
-from engine.kernels.fusion import FewRowProducts, Fusion, Gate, Residual, RowNorm
+from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion, Gate, Residual, RowNorm
 from engine.kernels.weights import Fp8Weight
 from engine.lora.active import ActiveAdapters
 from engine.lora.linear import LoraLinear
@@ -32,95 +34,114 @@ class FewRowsLinear(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FewRowsLayer:
-    """See FewRowsPath in engine/models/decoder.py.
+class FusedProducts:
+    """The fused products of a model, and what all of its halves have in common."""
+
+    products: FewRowProducts
+    residual_scale: float
+    adapters: ActiveAdapters | None = None
+
+    def takes(self, rows: int, *linears: FewRowsLinear) -> bool:
+        """Whether so many rows are few for all of these; rows with adapters never are.
+
+        They go through the layers that have their adapters.
+        """
+        if self.adapters is not None and self.adapters.rows is not None:
+            return False
+        most = (self.products.most(linear.weight) for linear in linears)
+        return rows <= min(most, default=self.products.most_rows)
+
+    def multiply(
+        self, linear: FewRowsLinear, rows: Tensor, fusion: Fusion = NO_FUSION
+    ) -> Tensor:
+        """See FewRowProduct."""
+        return self.products.multiply(rows, linear.weight, linear.bias, fusion)
+
+    def residual(self, hidden: Tensor) -> Residual:
+        """`hidden`, to which a half's result is added."""
+        return Residual(hidden, self.residual_scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FewRowsAttention:
+    """See FewRowsAttention in engine/models/decoder.py.
 
     `inward` makes queries, keys and values, and `outward` the output of attention;
     `attention.read` computes what is between them.
     """
 
-    products: FewRowProducts
-    attention_norm: RowNorm
+    fused: FusedProducts
+    norm: RowNorm
     inward: FewRowsLinear
     attention: GroupedAttention
     outward: FewRowsLinear
-    mlp_norm: RowNorm
+
+    def takes(self, rows: int) -> bool:
+        """See FewRowsAttention, here and below."""
+        return self.fused.takes(rows, self.inward, self.outward)
+
+    def __call__(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+        """See FewRowsAttention."""
+        mixed = self.fused.multiply(self.inward, hidden, Fusion(norm=self.norm))
+        read = self.attention.read(mixed, rotations, batch)
+        onto = Fusion(residual=self.fused.residual(hidden))
+        return self.fused.multiply(self.outward, read, onto)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FewRowsGatedMlp:
+    """See FewRowsMlp in engine/models/decoder.py; also a shared expert."""
+
+    fused: FusedProducts
+    norm: RowNorm
     gate_up: FewRowsLinear
     gate: Gate
     down: FewRowsLinear
-    residual_scale: float
-    adapters: ActiveAdapters | None = None
 
     def takes(self, rows: int) -> bool:
-        """See FewRowsPath. Rows with adapters go through the layers that have them."""
-        adapted = self.adapters is not None and self.adapters.rows is not None
-        return rows <= self.most_rows and not adapted
+        """See FewRowsMlp, here and below."""
+        return self.fused.takes(rows, self.gate_up, self.down)
 
-    @property
-    def most_rows(self) -> int:
-        """The most rows that are few for all of its products."""
-        linears = self.inward, self.outward, self.gate_up, self.down
-        return min(self.products.most(linear.weight) for linear in linears)
-
-    def forward(
-        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
-    ) -> tuple[Tensor, None]:
-        """See FewRowsPath."""
-        if made is not None:
-            hidden = hidden.add(made, alpha=self.residual_scale)
-        mixed = self._product(self.inward, hidden, Fusion(norm=self.attention_norm))
-        read = self.attention.read(mixed, rotations, batch)
-        hidden = self._product(self.outward, read, self._onto(hidden))
-        thought = self._product(self.gate_up, hidden, Fusion(self.mlp_norm, self.gate))
-        return self._product(self.down, thought, self._onto(hidden)), None
-
-    def _product(self, linear: FewRowsLinear, rows: Tensor, fusion: Fusion) -> Tensor:
-        return self.products.multiply(rows, linear.weight, linear.bias, fusion)
-
-    def _onto(self, hidden: Tensor) -> Fusion:
-        return Fusion(residual=Residual(hidden, self.residual_scale))
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """See FewRowsMlp."""
+        thought = self.fused.multiply(self.gate_up, hidden, Fusion(self.norm, self.gate))
+        onto = Fusion(residual=self.fused.residual(hidden))
+        return self.fused.multiply(self.down, thought, onto)
 
 
-def few_rows_layer(
-    kernels: Kernels | None,
-    parts: tuple[Attention, Mlp],
-    norms: tuple[LayerNorm | None, LayerNorm | None],
-    activation: str,
-    residual_scale: float,
-    adapters: ActiveAdapters | None = None,
-) -> FewRowsLayer | None:
-    """The fused computation of a layer with norms before its parts only; None if not possible.
-
-    All weights must be unquantized or in fp8, and the kernels must support `activation`.
-    """
-    products = None if kernels is None else kernels.few_row_products
-    if products is None or kernels is None or activation not in kernels.gates:
+def few_rows_attention(
+    fused: FusedProducts, attention: Attention, norm: LayerNorm | None
+) -> FewRowsAttention | None:
+    """The fused half; None if not possible: its weights must be unquantized or in fp8."""
+    if norm is None or not isinstance(attention, GroupedAttention):
         return None
-    (attention, mlp), (first, second) = parts, norms
-    if not isinstance(attention, GroupedAttention) or not isinstance(mlp, GatedMlp):
-        return None
-    if first is None or second is None:
-        return None
-    inward, outward = _linear(attention.query_key_value), _linear(attention.output)
-    gate_up, down = _linear(mlp.gate_up), _linear(mlp.down)
-    if inward is None or outward is None or gate_up is None or down is None:
-        return None
-    return FewRowsLayer(
-        products,
-        RowNorm(first.weight, first.eps),
-        inward,
-        attention,
-        outward,
-        RowNorm(second.weight, second.eps),
-        gate_up,
-        Gate(activation),
-        down,
-        residual_scale,
-        adapters,
+    inward, outward = (
+        few_rows_linear(attention.query_key_value),
+        few_rows_linear(attention.output),
     )
+    if inward is None or outward is None:
+        return None
+    return FewRowsAttention(fused, row_norm(norm), inward, attention, outward)
 
 
-def _linear(product: object) -> FewRowsLinear | None:
+def few_rows_gated_mlp(
+    fused: FusedProducts, mlp: Mlp, norm: RowNorm, gate: Gate, kernels: Kernels
+) -> FewRowsGatedMlp | None:
+    """Likewise; the kernels must support `gate`."""
+    if not isinstance(mlp, GatedMlp) or gate.activation not in kernels.gates:
+        return None
+    gate_up, down = few_rows_linear(mlp.gate_up), few_rows_linear(mlp.down)
+    if gate_up is None or down is None:
+        return None
+    return FewRowsGatedMlp(fused, norm, gate_up, gate, down)
+
+
+def row_norm(norm: LayerNorm) -> RowNorm:
+    """What a fused product reads of a norm."""
+    return RowNorm(norm.weight, norm.eps)
+
+
+def few_rows_linear(product: object) -> FewRowsLinear | None:
     """The product without its adapters; None if its weight is in another format."""
     product = product.base if isinstance(product, LoraLinear) else product
     if isinstance(product, PlainLinear):

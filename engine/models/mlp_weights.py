@@ -10,6 +10,7 @@ from engine.checkpoints import mxfp4
 from engine.checkpoints.storage import ExpertStack, in_order, stack_linears
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import CLAMPED, Linear
+from engine.kernels.fusion import Gate as FusedGate
 from engine.kernels.products import TorchProducts
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
@@ -46,6 +47,12 @@ def _dense(loader: WeightLoader, config: ModelConfig, at: str, wide: int) -> Gat
     gate_up, down = in_order(gate_up, down)
     gate = _gate_before(loader, down, config.activation)
     return GatedMlp(gate_up, down, ACTIVATIONS[config.activation], gate)
+
+
+def fused_gates(config: ModelConfig) -> tuple[FusedGate, FusedGate]:
+    """What is between a dense MLP's products, and between those of routed experts."""
+    dense = FusedGate(config.activation)
+    return dense, dense if config.experts is None else FusedGate(*_unit(config, config.experts))
 
 
 def _activation(

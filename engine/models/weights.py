@@ -18,15 +18,23 @@ from engine.kernels.style import AttentionStyle
 from engine.lora.active import ActiveAdapters
 from engine.lora.stacking import AdapterStacker
 from engine.models.config import ModelConfig
-from engine.models.decoder import Attention, Decoder, Layer, Mlp
+from engine.models.decoder import (
+    Attention,
+    Decoder,
+    FewRowsAttention,
+    FewRowsMlp,
+    Layer,
+    Mlp,
+)
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.family import TEXT, classifies
-from engine.models.few_rows import few_rows_layer
+from engine.models.few_row_experts import few_rows_mlp
+from engine.models.few_rows import FusedProducts, few_rows_attention
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.latent_attention import LatentAttention
 from engine.models.latent_weights import read_latent_attention
 from engine.models.mlp import GatedMlp
-from engine.models.mlp_weights import read_mlp
+from engine.models.mlp_weights import fused_gates, read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order, rope_table
 from engine.models.shards import shard_adapter, shard_config, shard_tensors
@@ -149,12 +157,7 @@ def _layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
     attention = _attention(loader, config, index, f"{at}self_attn.")
     mlp = read_mlp(loader, config, index)
     norms = before(attention, names.attention), before(mlp, names.mlp)
-    few = None
-    if loader.group is None and not (names.attention_output or names.mlp_output):
-        scale = config.residual_scale
-        active = None if loader.adapters is None else loader.adapters.active
-        parts = attention, mlp
-        few = few_rows_layer(loader.kernels, parts, norms, config.activation, scale, active)
+    few = _few_rows(loader, config, (attention, mlp), norms)
     if loader.group is not None:
         attention, mlp = (
             ParallelAttention(attention, loader.group),
@@ -168,8 +171,30 @@ def _layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
         mlp_norm=norms[1],
         mlp_output_norm=norm(names.mlp_output),
         residual_scale=config.residual_scale,
-        few=few,
+        few_attention=few[0],
+        few_mlp=few[1],
     )
+
+
+def _few_rows(
+    loader: WeightLoader,
+    config: ModelConfig,
+    parts: tuple[Attention, Mlp],
+    norms: tuple[LayerNorm | None, LayerNorm | None],
+) -> tuple[FewRowsAttention | None, FewRowsMlp | None]:
+    """A layer's fused halves, which have no norm behind them, and are on one rank."""
+    kernels, names = loader.kernels, config.norms
+    products = None if kernels is None else kernels.few_row_products
+    if kernels is None or products is None or loader.group is not None:
+        return None, None
+    active = None if loader.adapters is None else loader.adapters.active
+    fused = FusedProducts(products, config.residual_scale, active)
+    attention, mlp = None, None
+    if names.attention_output is None:
+        attention = few_rows_attention(fused, parts[0], norms[0])
+    if names.mlp_output is None:
+        mlp = few_rows_mlp(fused, parts[1], norms[1], fused_gates(config), kernels)
+    return attention, mlp
 
 
 def _rounding_for(

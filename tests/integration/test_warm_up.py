@@ -15,11 +15,11 @@ DRAFTS = '{"num_speculative_tokens": 4}'
 ENGINES: dict[str, dict[str, object]] = {
     "llama": {"max_num_batched_tokens": 300},
     "llama in 8 bits": {"max_num_batched_tokens": 200, "quantization": "fp8"},
+    "mixtral": {"max_num_batched_tokens": 200},
     "qwen3_moe": {"max_num_batched_tokens": 200, "quantization": "fp8"},
     "glm4_moe": {"max_num_batched_tokens": 200, "quantization": "fp8"},
     "gpt_oss": {"enforce_eager": True, "quantization": "int4", "speculative_config": DRAFTS},
 }
-DENSE_IN_8_BITS = "llama in 8 bits", "glm4_moe"  # whose first layer is dense
 
 
 @pytest.mark.parametrize("family", ENGINES)
@@ -27,11 +27,13 @@ def test_nothing_is_compiled_while_requests_wait(family: str, tmp_path: Path) ->
     folder = make_checkpoint(
         tmp_path, family.partition(" ")[0], max_position_embeddings=2 * LEAST_STRETCH + 300
     )
-    early, late = compiled_late(folder, **ENGINES[family])
+    settings = ENGINES[family]
+    early, late = compiled_late(folder, **settings)
     assert late == []
     assert {"_decode", "_add_parts", "_prefill", "_rank", "_adjust", "_ban"} <= early
     assert ("_few_rows" in early) == (family != "llama in 8 bits")  # routers have few rows, too
-    assert ("_few_rows_fp8" in early) == (family in DENSE_IN_8_BITS)
+    assert ("_few_rows_fp8" in early) == (settings.get("quantization") == "fp8")
+    assert ({"_few_row_gates", "_few_row_mixture"} <= early) == (family == "mixtral")
     assert {"_survey", "_draw", "weigh", "gather", "settle"} <= early
 
 

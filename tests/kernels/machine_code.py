@@ -13,6 +13,7 @@ MULTIPLIES = re.compile(r"[HQI]G?MMA\b")
 BY_WARPGROUPS = re.compile(r"[HQI]GMMA\b")
 SPILLS = re.compile(r"(LDL|STL)\b")
 EXCHANGES = re.compile(r"(SHFL|STS|BAR)\b")  # with other threads
+REGROUPS = re.compile(r"PRMT\b")  # bytes of registers
 NARROW = r"\.[US](8|16)\b"  # a number or two bytes at a time
 NARROW_LOAD, NARROW_STORE = re.compile(rf"LDG\S*{NARROW}"), re.compile(rf"STG\S*{NARROW}")
 
@@ -34,13 +35,15 @@ class Code:
     def counts(self) -> dict[str, int]:
         """Of instructions: products of four warps together; loads and stores of memory that
         take one or two bytes each; those that exchange anything with other threads in any loop;
-        those that spill in any loop, and in the main one; and all of the main one.
+        those that put bytes of registers together anew; those that spill in any loop, and in
+        the main one; and all of the main one.
         """
         return {
             "wgmma": self._count(BY_WARPGROUPS),
             "narrow_loads": self._count(NARROW_LOAD),
             "narrow_stores": self._count(NARROW_STORE),
             "exchanges_in_loops": sum(self._count(EXCHANGES, loop) for loop in self.loops),
+            "regroups_in_loops": sum(self._count(REGROUPS, loop) for loop in self.loops),
             "spills_in_loops": sum(self._count(SPILLS, loop) for loop in self.loops),
             "spills_in_main": self._count(SPILLS, self.main),
             "main": len(self.main),

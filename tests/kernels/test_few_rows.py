@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.fusion import Fusion, Gate, Residual, RowNorm
+from engine.kernels.gpu.few_row_sums import numbers_of_word
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows, few_rows_floor, few_rows_twin
 from engine.kernels.gpu.products import TritonProducts
 from engine.kernels.products import TorchProducts
@@ -23,6 +24,7 @@ KINDS = (
     "norm, gate, residual",
 )
 SIZES = [(5, 3), (1030, 23), (2049, 8)]  # inputs; outputs, or gates
+REGROUPS = 5 * MOST_ROWS  # of rows that are widened
 COMPILED = """
 from engine.kernels.fusion import Gate, Residual, RowNorm
 for rows in (1, 2, 4):
@@ -150,11 +152,23 @@ def test_its_floor_is_its_weight() -> None:
     assert few_rows_floor(1, 4, 8, 2, onto=True).bytes == 2 * (32 + 8 + 4 + 4)
 
 
+def test_weights_are_loaded_in_words_where_all_of_them_are_whole() -> None:
+    halves, bytes_ = torch.empty(1, 6, 12).half(), torch.empty(6, 12).to(torch.float8_e4m3fn)
+    assert numbers_of_word(halves) == numbers_of_word(halves[..., 2:]) == 2
+    assert numbers_of_word(bytes_) == numbers_of_word(bytes_[:, 4:]) == 4
+    for odd in (halves[..., 1:], halves[..., :11], torch.empty(3, 5).half()[:, :4]):
+        assert numbers_of_word(odd) == 1
+    for odd in (bytes_[:, 2:10], bytes_[:, :10], torch.empty(99, dtype=torch.uint8)[1:9]):
+        assert numbers_of_word(odd) == 1
+    assert numbers_of_word(torch.empty(2, 4)) == 1
+
+
 def test_a_compiler_reads_whole_vectors_and_adds_up_without_other_threads() -> None:
     """An exchange in the loop would cost more than the products do."""
     few = compiled("engine.kernels.gpu.few_rows", COMPILED)["_few_rows"]
     assert few["spilled"] == few["exchanges_in_loops"] == 0
     assert few["narrow_loads"] <= MOST_ROWS  # of the residual, behind the loop
+    assert few["regroups_in_loops"] <= REGROUPS  # no vector is taken apart where it arrives
     assert few["registers"] <= 168  # three programs of four warps to a multiprocessor
 
 

@@ -50,6 +50,7 @@ LISTING = """
 .L_x_1:
         /*0050*/                   LDL.64 R4, [R1+0x8] ;
         /*0060*/                   LDL.64 R6, [R1+0x10] ;
+        /*0062*/                   PRMT R8, R6, 0x7632, R8 ;
         /*0064*/                   SHFL.BFLY PT, R6, R4, 0x10, 0x1f ;
         /*0068*/              @!P1 STS [R12+UR4], R6 ;
         /*0070*/                   HGMMA.64x32x16.F32.BF16 R24, gdesc[UR4] ;
@@ -57,6 +58,7 @@ LISTING = """
         /*0090*/               @P1 BRA `(.L_x_1) ;
 .L_x_3:
         /*00a0*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*00a4*/                   PRMT R8, R6, 0x7632, R8 ;
         /*00a8*/                   LDG.E.U16 R3, desc[UR4][R2.64] ;
         /*00b0*/                   STG.E.U8 desc[UR4][R2.64], R3 ;
         /*00c0*/                   STG.E.128 desc[UR4][R2.64], R4 ;
@@ -85,6 +87,7 @@ def test_a_listing_is_read() -> None:
         "narrow_loads": 1,
         "narrow_stores": 1,
         "exchanges_in_loops": 2,
+        "regroups_in_loops": 1,
         "spills_in_loops": 3,
         "spills_in_main": 1,
         "main": 3,

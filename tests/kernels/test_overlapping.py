@@ -36,6 +36,14 @@ for groups in (1, 32):
     weight = Fp8Weight(values.to(torch.float8_e4m3fn), torch.empty(1, groups, 256))
     few_rows_fp8(x, weight, None, Fusion(RowNorm(x[0], 1e-5)))
 """,
+    "expert_choice": "choose_experts(torch.ones(1, 128), ChoiceRule(8))",
+    "few_row_experts": """
+from engine.kernels.fusion import Gate
+x, choice = torch.ones(1, 256).bfloat16(), Choice(torch.ones(1, 8), torch.ones(1, 8).long())
+inward = ExpertWeights(torch.empty(9, 128, 256).bfloat16(), None)
+outward = ExpertWeights(torch.empty(9, 256, 64).bfloat16(), None)
+mix_few_rows(x, choice, inward, outward, Fusion(gate=Gate("silu")))
+""",
 }
 KERNELS = {
     "norms": {"_norm", "_add_norm"},
@@ -44,6 +52,8 @@ KERNELS = {
     "decode_attention": {"_decode", "_add_parts"},
     "few_rows": {"_few_rows"},
     "few_rows_fp8": {"_few_rows_fp8"},
+    "expert_choice": {"_choose"},
+    "few_row_experts": {"_few_row_gates", "_few_row_mixture"},
 }
 WEIGHTS = {"few_rows": OUTPUTS, "few_rows_fp8": 2 * OUTPUTS}
 """Loads of a weight before the wait: in fp8 a scale is loaded for each vector."""

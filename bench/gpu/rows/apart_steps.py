@@ -31,7 +31,7 @@ def rows(shape: Shape) -> Iterator[Row]:
     from bench.gpu.engines import Loaded  # more than torch and triton
 
     most = {None: MOST_ROWS, "fp8": MOST_FP8_ROWS}.get(shape.quantization)
-    if most is None or shape.num_experts:
+    if most is None:
         return
     loaded = Loaded(shape)
     for batch in shape.batches:

@@ -61,7 +61,7 @@ def _choice(shape: Shape, tokens: int, device: torch.device) -> Prepared:
 
 
 def _sort(shape: Shape, tokens: int, device: torch.device) -> Prepared:
-    chosen = _chosen(shape, tokens).to(device)
+    chosen = chosen_at_random(shape, tokens).to(device)
     ours, twin = (
         partial(one.sort, chosen, shape.num_experts)
         for one in (TritonProducts(), TorchProducts())
@@ -90,7 +90,7 @@ def _product(
     experts, count = shape.num_experts, tokens * shape.num_experts_per_tok
     given = torch.randn(count, inputs, dtype=shape.dtype, device=device)
     values = torch.randn(experts, outputs, inputs, dtype=shape.dtype, device=device)
-    chosen, weight = _chosen(shape, tokens), form(values)
+    chosen, weight = chosen_at_random(shape, tokens), form(values)
     route = Route(TorchProducts().sort(chosen.to(device), experts)[1])
     used = len(chosen.unique())
     return Prepared(
@@ -106,7 +106,7 @@ def _grouped(given: Tensor, values: Tensor, offsets: Tensor) -> Run:
     return partial(torch._grouped_mm, given, values.transpose(1, 2), offs=ends)
 
 
-def _chosen(shape: Shape, tokens: int) -> Tensor:
+def chosen_at_random(shape: Shape, tokens: int) -> Tensor:
     """[tokens, top_k] random choices; on the host, which counts the experts used."""
     scores = torch.rand(tokens, shape.num_experts)
     return scores.topk(shape.num_experts_per_tok).indices

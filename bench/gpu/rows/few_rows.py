@@ -50,9 +50,7 @@ FP8_KINDS = {"a scale for each output": False, "blocks of 128": True}
 
 
 def rows(shape: Shape) -> Iterator[Row]:
-    """Rows of dense shapes with unquantized or fp8 weights, for small batches."""
-    if shape.num_experts:
-        return
+    """For small batches, with unquantized or fp8 weights."""
     eight = shape.quantization == "fp8"
     for name, outputs, inputs in products_of(shape):
         for batch in shape.batches:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.kernels.expert_choice import TINY, ChoiceRule
 from engine.kernels.floor import Floor
+from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 
 LOGIT_BYTES, CHOICE_BYTES = 4, 4 + 8
 LEAST = tl.constexpr(-3.0e38)  # of what is no number: above what is no expert
@@ -22,8 +23,10 @@ LEAST = tl.constexpr(-3.0e38)  # of what is no number: above what is no expert
 def _choose(
     logits, correction, weights, chosen, experts, scale, tiny,
     TOP_K: tl.constexpr, SIGMOID: tl.constexpr, NORMALISED: tl.constexpr,
-    EXPERTS: tl.constexpr, PICKS: tl.constexpr,
+    EXPERTS: tl.constexpr, PICKS: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     token = tl.program_id(0).to(tl.int64)
     expert, pick = tl.arange(0, EXPERTS), tl.arange(0, PICKS)
     there = expert < experts
@@ -64,7 +67,7 @@ def choose_experts(
             logits, correction, weights, chosen, experts, rule.scale, TINY,
             TOP_K=rule.top_k, SIGMOID=rule.sigmoid, NORMALISED=rule.normalised,
             EXPERTS=triton.next_power_of_2(experts), PICKS=triton.next_power_of_2(rule.top_k),
-            num_warps=1,
+            num_warps=1, **pdl_options(),
         )  # fmt: skip
     return weights, chosen
 

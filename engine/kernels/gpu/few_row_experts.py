@@ -9,7 +9,7 @@ the second time most likely from the L2 cache. Nothing is sorted, no tile is pad
 rows, and norm, gate, weighted sum and residual have no launches of their own.
 
 The first kernel is that of few_rows.py with one row per program. A program of the second makes
-OUTPUTS of a token: it goes through the token's experts, one step of weights ahead. Each thread
+OUTPUTS of a token: it goes through the token's experts one after the other. Each thread
 adds up its own products, times the choice's weight, over all experts, and threads add up once,
 at the end. So experts' results are not rounded before they are weighted, as they are where each
 has a launch: what is rounded is `middle`, the weighted sum, and the result. Addition is always
@@ -27,7 +27,14 @@ from torch import Tensor
 
 from engine.kernels.floor import Floor
 from engine.kernels.fusion import Choice, ExpertWeights, Fusion
-from engine.kernels.gpu.few_row_sums import by_thread, rounded_product, store, weights_at
+from engine.kernels.gpu.few_row_sums import (
+    by_thread,
+    numbers_at,
+    numbers_of_word,
+    rounded_product,
+    store,
+    widened,
+)
 from engine.kernels.gpu.few_rows import CHUNKS, MOST_ROWS, VECTOR_BYTES
 from engine.kernels.gpu.gates import ACTIVATIONS, CLAMP, activated, gated_twin
 from engine.kernels.gpu.norms import rms_norm_twin
@@ -93,7 +100,8 @@ def _mixed(middle: Tensor, choice: Choice, down: ExpertWeights, fusion: Fusion) 
 def _vectors(weight: Tensor) -> dict[str, int]:
     """How threads load a weight: one vector each at a time."""
     vector = VECTOR_BYTES // weight.element_size()
-    return {"CHUNKS": CHUNKS, "VECTOR": vector, "num_warps": CHUNKS // 32}
+    each = numbers_of_word(weight)
+    return {"CHUNKS": CHUNKS, "VECTOR": vector, "EACH": each, "num_warps": CHUNKS // 32}
 
 
 def mix_few_rows_twin(
@@ -140,7 +148,7 @@ def _few_row_gates(
     x, norm, chosen, weight, bias, made, width, inputs, top_k, x_stride, expert_stride,
     weight_stride, eps, alpha, limit,
     GATE: tl.constexpr, OUTPUTS: tl.constexpr, CHUNKS: tl.constexpr, VECTOR: tl.constexpr,
-    OVERLAPPED: tl.constexpr = False,
+    EACH: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
     """A program: OUTPUTS gates and ups of one choice of one token."""
     launch_dependents(OVERLAPPED)
@@ -148,27 +156,26 @@ def _few_row_gates(
     pair = tl.program_id(1)
     expert = tl.load(chosen + pair)
     source = x + (pair // top_k).to(tl.int64) * x_stride
+    SPAN: tl.constexpr = CHUNKS * VECTOR
+    kind: tl.constexpr = weight.dtype.element_ty
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    place = tl.arange(0, CHUNKS * VECTOR)[None, :]
     far = tl.minimum(output, width - 1).to(tl.int64)[:, None] * weight_stride
     gates = weight + expert * expert_stride + far
     ups = gates + tl.cast(width, tl.int64) * weight_stride
     sums = tl.zeros((OUTPUTS, CHUNKS), tl.float32)
     up_sums, squares = sums, tl.zeros((1, CHUNKS), tl.float32)
-    numbers, more = weights_at(gates, place, inputs), weights_at(ups, place, inputs)
-    for first in range(0, inputs, CHUNKS * VECTOR):
-        at, ahead = first + place, first + CHUNKS * VECTOR + place
-        next_numbers, next_more = (
-            weights_at(gates, ahead, inputs),
-            weights_at(ups, ahead, inputs),
-        )
+    numbers = numbers_at(gates, 0, inputs, SPAN, EACH)
+    more = numbers_at(ups, 0, inputs, SPAN, EACH)
+    for first in range(0, inputs, SPAN):
+        at = first + tl.arange(0, SPAN)[None, :]
         given = tl.load(source + at, mask=at < inputs, other=0.0).to(tl.float32)
         if norm is not None:
             squares += by_thread(given * given, VECTOR)
             given *= tl.load(norm + at, mask=at < inputs, other=0.0).to(tl.float32)
-        sums += by_thread(numbers.to(tl.float32) * given, VECTOR)
-        up_sums += by_thread(more.to(tl.float32) * given, VECTOR)
-        numbers, more = next_numbers, next_more
+        sums += by_thread(widened(numbers, kind, EACH) * given, VECTOR)
+        up_sums += by_thread(widened(more, kind, EACH) * given, VECTOR)
+        numbers = numbers_at(gates, first + SPAN, inputs, SPAN, EACH)
+        more = numbers_at(ups, first + SPAN, inputs, SPAN, EACH)
 
     factor = 1.0
     if norm is not None:
@@ -188,7 +195,7 @@ def _few_row_mixture(
     middle, chosen, weights, weight, bias, onto, made, size, width, expert_stride,
     weight_stride, onto_stride, scale,
     TOP_K: tl.constexpr, OUTPUTS: tl.constexpr, CHUNKS: tl.constexpr, VECTOR: tl.constexpr,
-    OVERLAPPED: tl.constexpr = False,
+    EACH: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
     """A program: OUTPUTS of what all of a token's experts make, weighted and added up."""
     launch_dependents(OVERLAPPED)
@@ -196,23 +203,23 @@ def _few_row_mixture(
     token = tl.program_id(1).to(tl.int64)
     chosen, weights = chosen + token * TOP_K, weights + token * TOP_K
     source = middle + token * TOP_K * width
+    SPAN: tl.constexpr = CHUNKS * VECTOR
+    kind: tl.constexpr = weight.dtype.element_ty
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    place = tl.arange(0, CHUNKS * VECTOR)[None, :]
     rows = weight + tl.minimum(output, size - 1).to(tl.int64)[:, None] * weight_stride
     sums = tl.zeros((OUTPUTS, CHUNKS), tl.float32)
-    steps = tl.cdiv(width, CHUNKS * VECTOR)
-    numbers = weights_at(rows + tl.load(chosen) * expert_stride, place, width)
-    for step in range(TOP_K * steps):
-        choice, at = step // steps, step % steps * (CHUNKS * VECTOR) + place
-        following = step + 1
-        end = tl.where(following < TOP_K * steps, width, 0)
-        expert = tl.load(chosen + tl.minimum(following // steps, TOP_K - 1))
-        ahead = following % steps * (CHUNKS * VECTOR) + place
-        next_numbers = weights_at(rows + expert * expert_stride, ahead, end)
+    numbers = numbers_at(rows + tl.load(chosen) * expert_stride, 0, width, SPAN, EACH)
+    choice, first = 0, 0
+    for _ in range(TOP_K * tl.cdiv(width, SPAN)):
+        at = first + tl.arange(0, SPAN)[None, :]
         given = tl.load(source + choice * width + at, mask=at < width, other=0.0)
         given = given.to(tl.float32) * tl.load(weights + choice)
-        sums += by_thread(numbers.to(tl.float32) * given, VECTOR)
-        numbers = next_numbers
+        sums += by_thread(widened(numbers, kind, EACH) * given, VECTOR)
+        first += SPAN
+        choice, first = choice + (first >= width), tl.where(first < width, first, 0)
+        end = tl.where(choice < TOP_K, width, 0)  # nothing is behind the last
+        expert = tl.load(chosen + tl.minimum(choice, TOP_K - 1))
+        numbers = numbers_at(rows + expert * expert_stride, first, end, SPAN, EACH)
 
     total = tl.sum(sums, 1)
     if bias is not None:

@@ -28,9 +28,11 @@ from engine.kernels.floor import Floor
 from engine.kernels.fusion import NO_FUSION, Fusion, RowNorm
 from engine.kernels.gpu.few_row_sums import (
     by_thread,
+    numbers_at,
+    numbers_of_word,
     rounded_product,
     store,
-    weights_at,
+    widened,
 )
 from engine.kernels.gpu.gates import ACTIVATIONS, CLAMP, activated, gated_twin
 from engine.kernels.gpu.norms import rms_norm_twin
@@ -105,8 +107,8 @@ def _launch(
         0 if before is None else before.stride(0),
         0.0 if norm is None else norm.eps, 1.0 if onto is None else onto.scale, *clamp,
         GATE=kind, ROWS=triton.next_power_of_2(count), OUTPUTS=outputs, CHUNKS=CHUNKS,
-        VECTOR=VECTOR_BYTES // weight.element_size(), num_warps=CHUNKS // 32,
-        **pdl_options(),
+        VECTOR=VECTOR_BYTES // weight.element_size(), EACH=numbers_of_word(weight),
+        num_warps=CHUNKS // 32, **pdl_options(),
     )  # fmt: skip
     return made
 
@@ -158,36 +160,36 @@ def _few_rows(
     x, norm, weight, bias, onto, made, rows, width, inputs, x_stride, weight_stride,
     onto_stride, eps, scale, alpha, limit,
     GATE: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, CHUNKS: tl.constexpr,
-    VECTOR: tl.constexpr, OVERLAPPED: tl.constexpr = False,
+    VECTOR: tl.constexpr, EACH: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
     """A program: OUTPUTS of all rows; missing rows are read as the last one.
 
-    Weights are loaded one step ahead, the first of them before the previous launch has ended,
-    as no kernel writes them. Each thread has its own sum per row, and these are added up at the
-    end.
+    A step's weights are loaded at the end of the step before, the first before the previous
+    launch has ended, as no kernel writes them. Each thread has its own sum per row, and these
+    are added up at the end.
     """
+    SPAN: tl.constexpr = CHUNKS * VECTOR
+    kind: tl.constexpr = weight.dtype.element_ty
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    place = tl.arange(0, CHUNKS * VECTOR)[None, :]
     far = tl.minimum(output, width - 1).to(tl.int64)[:, None] * weight_stride
-    ups = weight + tl.cast(width, tl.int64) * weight_stride
+    gates, ups = weight + far, weight + tl.cast(width, tl.int64) * weight_stride + far
     sums = (tl.zeros((OUTPUTS, CHUNKS), tl.float32),) * ROWS
     up_sums, squares = sums, (tl.zeros((1, CHUNKS), tl.float32),) * ROWS
     launch_dependents(OVERLAPPED)
-    numbers = weights_at(weight + far, place, inputs)
-    more = weights_at(ups + far, place, inputs) if GATE >= 0 else numbers
+    numbers = numbers_at(gates, 0, inputs, SPAN, EACH)
+    more = numbers_at(ups, 0, inputs, SPAN, EACH) if GATE >= 0 else numbers
     wait_for_previous(OVERLAPPED)
-    for first in range(0, inputs, CHUNKS * VECTOR):
-        at, ahead = first + place, first + CHUNKS * VECTOR + place
-        next_numbers = weights_at(weight + far, ahead, inputs)
-        next_more = weights_at(ups + far, ahead, inputs) if GATE >= 0 else next_numbers
+    for first in range(0, inputs, SPAN):
+        at = first + tl.arange(0, SPAN)[None, :]
         given = _rows(x, rows, x_stride, at, at < inputs, ROWS)
         if norm is not None:
             factors = tl.load(norm + at, mask=at < inputs, other=0.0).to(tl.float32)
             given, squares = _scaled(given, factors, squares, ROWS, VECTOR)
-        sums = _multiplied(sums, numbers, given, ROWS, VECTOR)
+        sums = _multiplied(sums, widened(numbers, kind, EACH), given, ROWS, VECTOR)
         if GATE >= 0:
-            up_sums = _multiplied(up_sums, more, given, ROWS, VECTOR)
-        numbers, more = next_numbers, next_more
+            up_sums = _multiplied(up_sums, widened(more, kind, EACH), given, ROWS, VECTOR)
+        numbers = numbers_at(gates, first + SPAN, inputs, SPAN, EACH)
+        more = numbers_at(ups, first + SPAN, inputs, SPAN, EACH) if GATE >= 0 else numbers
 
     for row in tl.static_range(ROWS):
         factor = 1.0
@@ -223,9 +225,9 @@ def _scaled(given, factors, squares, ROWS: tl.constexpr, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def _multiplied(sums, numbers, given, ROWS: tl.constexpr, VECTOR: tl.constexpr):
+def _multiplied(sums, wide, given, ROWS: tl.constexpr, VECTOR: tl.constexpr):
     """Add the products to the sums; a vector is summed within one thread."""
-    wide, added = numbers.to(tl.float32), ()
+    added = ()
     for row in tl.static_range(ROWS):
         added += (sums[row] + by_thread(wide * given[row], VECTOR),)  # type: ignore[assignment]
     return added

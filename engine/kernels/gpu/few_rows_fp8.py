@@ -23,7 +23,14 @@ from torch import Tensor
 
 from engine.kernels.floor import Floor
 from engine.kernels.fusion import NO_FUSION, Fusion
-from engine.kernels.gpu.few_row_sums import by_thread, rounded_product, store, weights_at
+from engine.kernels.gpu.few_row_sums import (
+    by_thread,
+    numbers_at,
+    numbers_of_word,
+    rounded_product,
+    store,
+    widened,
+)
 from engine.kernels.gpu.gates import ACTIVATIONS, CLAMP, activated
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.rounding import LONGEST
@@ -41,7 +48,6 @@ MOST_FP8_ROWS = 2
 OUTPUTS = 8  # of the weight, per program at a time; behind a gate, half of them are ups
 CHUNKS = 128  # vectors of each row and output at a time, one per thread
 VECTOR = 16  # numbers of a weight that a thread loads at once
-WORD = 4  # numbers, and bytes
 MOST_HELD = 2  # steps; with more, registers spill
 REGISTERS = 64 * 1024  # of a multiprocessor
 NO_GATE = -1
@@ -78,18 +84,12 @@ def few_rows_fp8(
         0.0 if norm is None else norm.eps, 1.0 if onto is None else onto.scale, *clamp,
         GATE=kind, ROWS=triton.next_power_of_2(count), OUTPUTS=OUTPUTS, CHUNKS=CHUNKS,
         VECTOR=VECTOR, GROUP=weight.row_group, MOST=E4M3_MAX, LEAST=LEAST_SCALE,
-        STEPS=steps if held else 0, WORDS=_is_in_words(weight.values),
+        STEPS=steps if held else 0, EACH=numbers_of_word(weight.values),
         WIDE=min(triton.next_power_of_2(inputs), LONGEST if norm is None else LONGEST // 2),
         num_warps=CHUNKS // 32,
         maxnreg=REGISTERS // (CHUNKS * at_once) // 8 * 8, **pdl_options(),
     )  # fmt: skip
     return made
-
-
-def _is_in_words(values: Tensor) -> bool:
-    """Whether every output begins with a word, and has nothing behind its last one."""
-    numbers = values.data_ptr(), values.shape[2], values.stride(1)
-    return all(number % WORD == 0 for number in numbers)
 
 
 def few_rows_fp8_floor(
@@ -112,7 +112,7 @@ def _few_rows_fp8(
     scale_stride, onto_stride, eps, scale, alpha, limit,
     GATE: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, CHUNKS: tl.constexpr,
     VECTOR: tl.constexpr, GROUP: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr,
-    STEPS: tl.constexpr, WORDS: tl.constexpr, WIDE: tl.constexpr,
+    STEPS: tl.constexpr, EACH: tl.constexpr, WIDE: tl.constexpr,
     OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
     """A program: a tile of OUTPUTS of all rows; with STEPS, tiles until there are no more.
@@ -126,7 +126,7 @@ def _few_rows_fp8(
     nothing = (tl.zeros((OUTPUTS, CHUNKS), tl.float32),) * ROWS
     source = _source(tile, width, MADE, GATE)
     launch_dependents(OVERLAPPED)
-    numbers = _numbers(weight, source, weight_stride, 0, inputs, SPAN, WORDS)
+    numbers = _numbers(weight, source, weight_stride, 0, inputs, SPAN, EACH)
     factors = _factors(scales, source, 0, scale_stride, inputs, CHUNKS, VECTOR, GROUP)
     wait_for_previous(OVERLAPPED)
     facts = row_facts(x, norm, rows, x_stride, inputs, eps, ROWS, GROUP, WIDE, MOST, LEAST)
@@ -140,13 +140,13 @@ def _few_rows_fp8(
         for tile in range(tl.program_id(0), tiles, others):
             sums, numbers, factors = _sums_of_held(
                 nothing, numbers, factors, read, held, tile, tiles, others, width, inputs,
-                GATE, ROWS, MADE, CHUNKS, VECTOR, GROUP, STEPS, WORDS,
+                GATE, ROWS, MADE, CHUNKS, VECTOR, GROUP, STEPS, EACH,
             )  # fmt: skip
             _finish(sums, facts, factors, into, tile, rows, width, GATE, ROWS, MADE, GROUP)
     else:
         sums, factors = _sums(
             nothing, numbers, factors, read, source, (x, norm, facts, rows, x_stride), inputs,
-            ROWS, CHUNKS, VECTOR, GROUP, MOST, LEAST, WORDS,
+            ROWS, CHUNKS, VECTOR, GROUP, MOST, LEAST, EACH,
         )  # fmt: skip
         _finish(sums, facts, factors, into, tile, rows, width, GATE, ROWS, MADE, GROUP)
 
@@ -155,7 +155,7 @@ def _few_rows_fp8(
 def _sums_of_held(
     sums, numbers, factors, read, held, tile, tiles, others, width, inputs,
     GATE: tl.constexpr, ROWS: tl.constexpr, MADE: tl.constexpr, CHUNKS: tl.constexpr,
-    VECTOR: tl.constexpr, GROUP: tl.constexpr, STEPS: tl.constexpr, WORDS: tl.constexpr,
+    VECTOR: tl.constexpr, GROUP: tl.constexpr, STEPS: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """A tile's sums over rows that are `held`; and what is loaded of this program's next tile.
 
@@ -171,9 +171,9 @@ def _sums_of_held(
             first, source = 0, _source(tile + others, width, MADE, GATE)
             there = tl.where(tile + others < tiles, inputs, 0)
         ahead, factors_ahead = _ahead(
-            read, factors, source, first, there, CHUNKS, VECTOR, GROUP, WORDS
+            read, factors, source, first, there, CHUNKS, VECTOR, GROUP, EACH
         )
-        sums = _added(sums, numbers, factors, held[step], ROWS, VECTOR, GROUP, WORDS)
+        sums = _added(sums, numbers, factors, held[step], ROWS, VECTOR, GROUP, EACH)
         numbers, factors = ahead, factors_ahead
     return sums, numbers, factors
 
@@ -182,20 +182,20 @@ def _sums_of_held(
 def _sums(
     sums, numbers, factors, read, source, given, inputs,
     ROWS: tl.constexpr, CHUNKS: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
-    MOST: tl.constexpr, LEAST: tl.constexpr, WORDS: tl.constexpr,
+    MOST: tl.constexpr, LEAST: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """A tile's sums, and without groups its `factors`; rows are quantized in each step."""
     x, norm, facts, rows, x_stride = given
     span: tl.constexpr = CHUNKS * VECTOR
     for first in range(0, inputs, span):
         ahead, factors_ahead = _ahead(
-            read, factors, source, first + span, inputs, CHUNKS, VECTOR, GROUP, WORDS
+            read, factors, source, first + span, inputs, CHUNKS, VECTOR, GROUP, EACH
         )
         fit = fitted(
             x, norm, facts, first, rows, x_stride, inputs,
             ROWS, CHUNKS, VECTOR, GROUP, MOST, LEAST,
         )  # fmt: skip
-        sums = _added(sums, numbers, factors, fit, ROWS, VECTOR, GROUP, WORDS)
+        sums = _added(sums, numbers, factors, fit, ROWS, VECTOR, GROUP, EACH)
         numbers, factors = ahead, factors_ahead
     return sums, factors
 
@@ -210,24 +210,16 @@ def _source(tile, width, MADE: tl.constexpr, GATE: tl.constexpr):
 
 
 @triton.jit
-def _numbers(
-    weight, source, stride, first, inputs, SPAN: tl.constexpr, WORDS: tl.constexpr
-):  # fmt: skip
-    """Load [OUTPUTS, SPAN] from input `first` on, in words if possible; zeros behind."""
+def _numbers(weight, source, stride, first, inputs, SPAN: tl.constexpr, EACH: tl.constexpr):
+    """A step of these outputs' weights, from input `first` on."""
     at_output = weight + source.to(tl.int64)[:, None] * stride
-    if WORDS:
-        at = first // 4 + tl.arange(0, SPAN // 4)[None, :]
-        words = at_output.to(tl.pointer_type(tl.int32), bitcast=True)
-        read = weights_at(words, at, inputs // 4)
-    else:
-        read = weights_at(at_output, first + tl.arange(0, SPAN)[None, :], inputs)
-    return read
+    return numbers_at(at_output, first, inputs, SPAN, EACH)
 
 
 @triton.jit
 def _ahead(
     read, factors, source, first, inputs,
-    CHUNKS: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr, WORDS: tl.constexpr,
+    CHUNKS: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """A step's numbers, and with groups their scales; otherwise the same `factors`.
 
@@ -235,7 +227,7 @@ def _ahead(
     """
     weight, scales, weight_stride, scale_stride = read
     span: tl.constexpr = CHUNKS * VECTOR
-    numbers = _numbers(weight, source, weight_stride, first, inputs, span, WORDS)
+    numbers = _numbers(weight, source, weight_stride, first, inputs, span, EACH)
     if GROUP is not None:
         factors = _factors(scales, source, first, scale_stride, inputs, CHUNKS, VECTOR, GROUP)
     return numbers, factors
@@ -266,10 +258,10 @@ def _factors(
 @triton.jit
 def _added(
     sums, numbers, factors, given, ROWS: tl.constexpr, VECTOR: tl.constexpr,
-    GROUP: tl.constexpr, WORDS: tl.constexpr,
+    GROUP: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """Add a step's products to the sums."""
-    wide, added = unpacked(numbers) if WORDS else numbers.to(tl.float32), ()
+    wide, added = widened(numbers, tl.float8e4nv, EACH), ()
     for row in tl.static_range(ROWS):
         part = by_thread(wide * unpacked(given[row][0]), VECTOR)
         if GROUP is not None:
