@@ -3,6 +3,7 @@
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from pathlib import Path
 from api.text_files import LARGEST, digest_of
 
 MOST_PARCELS = 32
-SUFFIX = ".parcel"
+SUFFIX, UNFINISHED = ".parcel", ".unfinished"
+ABANDONED_S = 3600
+"""After so long nobody is writing to an unfinished file any more: its writer was killed."""
 XDG = "XDG_CACHE_HOME"
 logger = logging.getLogger(__name__)
 
@@ -52,7 +55,9 @@ class ParcelCache:
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+            with tempfile.NamedTemporaryFile(
+                dir=self.folder, suffix=UNFINISHED, delete=False
+            ) as file:
                 try:
                     file.write(data)
                     file.flush()
@@ -67,11 +72,13 @@ class ParcelCache:
             logger.warning("text files are not kept in %s: %s", self.folder, error)
 
     def _forget_oldest(self) -> None:
-        aged = sorted(self._ages(), reverse=True)
-        for _, path in aged[self.most :]:
+        aged = sorted(self._ages(SUFFIX), reverse=True)
+        latest = time.time() - ABANDONED_S
+        abandoned = [file for file in self._ages(UNFINISHED) if file[0] < latest]
+        for _, path in (*aged[self.most :], *abandoned):
             path.unlink(missing_ok=True)
 
-    def _ages(self) -> Iterator[tuple[float, Path]]:
-        for path in self.folder.glob(f"*{SUFFIX}"):
+    def _ages(self, suffix: str) -> Iterator[tuple[float, Path]]:
+        for path in self.folder.glob(f"*{suffix}"):
             with suppress(FileNotFoundError):
                 yield path.stat().st_mtime, path

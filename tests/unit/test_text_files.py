@@ -16,7 +16,7 @@ from api.text_files import (
     unpack,
     write_files,
 )
-from proxy.models.cache import ParcelCache
+from proxy.models.cache import UNFINISHED, ParcelCache
 from proxy.models.text_store import read_text
 from tests.fakes.text import TEXT, byte_level, checkpoint_of
 
@@ -138,6 +138,18 @@ def test_the_cache_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
             os.utime(file, (1e9 + age, 1e9 + age))
     found = [cache.find(parcel.digest) is not None for parcel in parcels]
     assert found == [False, True, True]
+
+
+def test_what_a_killed_process_left_unfinished_is_removed_later(tmp_path: Path) -> None:
+    """It may also be another process's, which is still writing."""
+    cache, parcel = ParcelCache(tmp_path), pack(FILES)
+    left, young = (tmp_path / f"{name}{UNFINISHED}" for name in ("left", "young"))
+    for file in (left, young):
+        file.touch()
+    os.utime(left, (1e9, 1e9))
+    cache.keep(parcel.digest, parcel.data)
+    assert not left.exists()
+    assert young.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_none(
