@@ -27,7 +27,8 @@ from bench.gpu.order import RowEntry, find_entries
 from bench.gpu.rows.adapted_steps import ADAPTERS
 from bench.gpu.shapes import SHAPES, Shape
 
-STEPS, OVERLAPPED, ADAPTED = ENGINES = "steps", "overlapped_steps", "adapted_steps"
+OVERLAPPED, BROUGHT, ADAPTED = "overlapped_steps", "brought_steps", "adapted_steps"
+ENGINES = "steps", OVERLAPPED, BROUGHT, ADAPTED
 WITHOUT_KERNELS = {"handovers", "loading", "their_steps", "products", "apart_steps"}
 """Or without kernels that no other module has."""
 LAYERS = 4  # all layers have the same launches
@@ -58,7 +59,8 @@ def compile_module(shape: Shape, module: str, package: ModuleType = our_rows) ->
 
     compile_only()
     if module in ENGINES:
-        overlap_launches(on=module == OVERLAPPED)
+        brings = module == BROUGHT
+        overlap_launches(on=brings or module == OVERLAPPED, brings=brings)
         _engine(shape, adapters=ADAPTERS if module == ADAPTED else 0)
         return
     for entry in find_entries([shape], [], package):

@@ -20,6 +20,7 @@ ORDER = (
     "few_rows",
     "few_row_experts",
     "overlapped_steps",
+    "brought_steps",
     "apart_steps",
     "adapted_steps",
     "their_steps",
@@ -33,7 +34,14 @@ ORDER = (
     "sampling",
     "pieces",
 )
-ALONE = {"steps", "overlapped_steps", "apart_steps", "adapted_steps", "their_steps"}
+ALONE = {
+    "steps",
+    "overlapped_steps",
+    "brought_steps",
+    "apart_steps",
+    "adapted_steps",
+    "their_steps",
+}
 """Modules whose model fills the device, so that no other may be loaded beside it."""
 
 

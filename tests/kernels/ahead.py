@@ -35,9 +35,9 @@ registers_of_latents = pytest.mark.skipif(
 
 def compiled(module: str, *calls: str) -> dict[str, dict[str, int]]:
     """For each kernel that `calls` launch, with the names of `module` and torch: `registers`,
-    `spilled` bytes, `shared` bytes, how often it `waits` for the launch before it and what it
-    `loads_before` that, whether it `begins_early`, and what `Code` counts, the most of all its
-    launches. Raises where one does not compile.
+    `spilled` bytes, `shared` bytes, how often it `waits` for the launch before it, what it
+    `loads_before` that and `brings` to L2, whether it `begins_early`, and what `Code` counts,
+    the most of all its launches. Raises where one does not compile.
     """
     said = compiling("tests.kernels.ahead", module, *calls)
     found = defaultdict[str, dict[str, int]](dict)
@@ -125,6 +125,7 @@ def _report(ptx: str) -> dict[str, int]:
     return code.counts() | {
         "waits": len(behind),
         "loads_before": before.count("ld.global") if behind else 0,
+        "brings": before.count("prefetch.global.L2"),
         "lets_begin": ptx.count("griddepcontrol.launch_dependents"),
         "registers": max(int(one or 0) for one, _ in found),
         "spilled": max(int(other or 0) for _, other in found),

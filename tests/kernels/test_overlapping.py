@@ -3,7 +3,12 @@
 import pytest
 
 from engine.kernels.gpu.few_rows import OUTPUTS
-from engine.kernels.gpu.overlapping import overlap_launches, pdl_options
+from engine.kernels.gpu.overlapping import (
+    L2_ROOM,
+    overlap_launches,
+    pdl_options,
+    steps_brought,
+)
 from tests.kernels.ahead import compiled
 
 ON = "from engine.kernels.gpu.overlapping import overlap_launches; overlap_launches(on={on})\n"
@@ -76,11 +81,44 @@ def test_switched_off_there_is_nothing_of_it(name: str) -> None:
         assert one["begins_early"] == one["waits"] == one["lets_begin"] == 0
 
 
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "around", "brought"),
+    [
+        (4096, 4096, "", 3),  # all of it
+        (6144, 4096, "", 2),
+        (4096, 14336, "", 3),
+        (28672, 4096, ", None, Fusion(gate=Gate('silu'))", 0),  # more than there is room for
+        (128, 512, "", 0),  # a single step
+    ],
+)
+def test_weights_are_brought_to_l2_before_the_wait(
+    outputs: int, inputs: int, around: str, brought: int
+) -> None:
+    """As many of the steps behind the first as there is room for: a line for each thread."""
+    call = (
+        "from engine.kernels.fusion import Gate\n"
+        f"x, weight = torch.empty(1, {inputs}), torch.empty({outputs}, {inputs})\n"
+        f"few_rows(x.bfloat16(), weight.bfloat16(){around})\n"
+    )
+    on = ON.format(on="True, brings=True")
+    told = compiled("engine.kernels.gpu.few_rows", on + call)["_few_rows"]
+    assert told["brings"] == brought
+    assert told["loads_before"] == OUTPUTS
+    plain = compiled("engine.kernels.gpu.few_rows", ON.format(on=True) + call)["_few_rows"]
+    assert plain["brings"] == 0
+
+
 def test_it_is_off_until_it_is_switched_on() -> None:
     assert pdl_options() == {}
+    assert steps_brought(1, 4) == 0
     overlap_launches(on=True)
     try:
         assert pdl_options()["launch_pdl"]
+        assert steps_brought(1, 4) == 0
+        overlap_launches(on=True, brings=True)
+        assert [steps_brought(size, 4) for size in (1, L2_ROOM // 2, L2_ROOM + 1)] == [3, 2, 0]
+        assert steps_brought(1, 1) == 0
     finally:
         overlap_launches(on=False)
     assert pdl_options() == {}
+    assert steps_brought(1, 4) == 0

@@ -118,7 +118,8 @@ def test_what_is_asked_for_most_comes_first_of_all_shapes() -> None:
 
 
 def test_a_model_that_fills_the_device_has_a_process_of_its_own() -> None:
-    assert {"steps", "overlapped_steps", "apart_steps", "adapted_steps", "their_steps"} == ALONE
+    whole = "steps", "overlapped_steps", "brought_steps", "apart_steps", "adapted_steps"
+    assert {*whole, "their_steps"} == ALONE
     modules = ("steps", "8b"), ("steps", "30b-a3b"), ("attention", "8b"), ("products", "8b")
     ours = [entry("one", module, shape) for module, shape in modules for _ in range(2)]
     assert lane_end(ours, 0, one_process=False) == 2

@@ -36,7 +36,13 @@ from engine.kernels.gpu.few_row_sums import (
 )
 from engine.kernels.gpu.gates import ACTIVATIONS, CLAMP, activated, gated_twin
 from engine.kernels.gpu.norms import rms_norm_twin
-from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
+from engine.kernels.gpu.overlapping import (
+    bring,
+    launch_dependents,
+    pdl_options,
+    steps_brought,
+    wait_for_previous,
+)
 from engine.kernels.weights import Fp8Weight, quantized_inputs
 
 MOST_ROWS = 4
@@ -101,13 +107,18 @@ def _launch(
     kind = NO_GATE if gate is None else ACTIVATIONS[gate.activation]
     clamp = CLAMP if gate is None or gate.clamp is None else gate.clamp
     before = None if onto is None else onto.rows
+    vector = VECTOR_BYTES // weight.element_size()
+    steps, step_bytes = (
+        triton.cdiv(inputs, CHUNKS * vector),
+        len(weight) * CHUNKS * VECTOR_BYTES,
+    )
     _few_rows[(triton.cdiv(width, outputs),)](
         rows, None if norm is None else norm.weight, weight, bias, before, made,
         count, width, inputs, rows.stride(0), weight.stride(0),
         0 if before is None else before.stride(0),
         0.0 if norm is None else norm.eps, 1.0 if onto is None else onto.scale, *clamp,
         GATE=kind, ROWS=triton.next_power_of_2(count), OUTPUTS=outputs, CHUNKS=CHUNKS,
-        VECTOR=VECTOR_BYTES // weight.element_size(), EACH=numbers_of_word(weight),
+        VECTOR=vector, EACH=numbers_of_word(weight), BROUGHT=steps_brought(step_bytes, steps),
         num_warps=CHUNKS // 32, **pdl_options(),
     )  # fmt: skip
     return made
@@ -160,7 +171,8 @@ def _few_rows(
     x, norm, weight, bias, onto, made, rows, width, inputs, x_stride, weight_stride,
     onto_stride, eps, scale, alpha, limit,
     GATE: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, CHUNKS: tl.constexpr,
-    VECTOR: tl.constexpr, EACH: tl.constexpr, OVERLAPPED: tl.constexpr = False,
+    VECTOR: tl.constexpr, EACH: tl.constexpr, BROUGHT: tl.constexpr = 0,
+    OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
     """A program: OUTPUTS of all rows; missing rows are read as the last one.
 
@@ -178,6 +190,7 @@ def _few_rows(
     launch_dependents(OVERLAPPED)
     numbers = numbers_at(gates, 0, inputs, SPAN, EACH)
     more = numbers_at(ups, 0, inputs, SPAN, EACH) if GATE >= 0 else numbers
+    _bring(gates, ups, inputs, GATE, SPAN, BROUGHT)
     wait_for_previous(OVERLAPPED)
     for first in range(0, inputs, SPAN):
         at = first + tl.arange(0, SPAN)[None, :]
@@ -202,6 +215,17 @@ def _few_rows(
             )
             answer = activated(answer, up, alpha, limit, GATE)
         store(answer, row, rows, output, width, onto, onto_stride, scale, made)
+
+
+@triton.jit
+def _bring(
+    gates, ups, inputs, GATE: tl.constexpr, SPAN: tl.constexpr, BROUGHT: tl.constexpr
+):  # fmt: skip
+    """Ask for the weights of the steps behind the first, to be brought to L2."""
+    for step in tl.static_range(1, BROUGHT + 1):
+        bring(gates, step * SPAN, inputs, SPAN)
+        if GATE >= 0:
+            bring(ups, step * SPAN, inputs, SPAN)
 
 
 @triton.jit
