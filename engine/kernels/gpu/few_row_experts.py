@@ -9,11 +9,11 @@ the second time most likely from the L2 cache. Nothing is sorted, no tile is pad
 rows, and norm, gate, weighted sum and residual have no launches of their own.
 
 The first kernel is that of few_rows.py with one row per program. A program of the second makes
-OUTPUTS of a token: it goes through the token's experts one after the other. Each thread
-adds up its own products, times the choice's weight, over all experts, and threads add up once,
-at the end. So experts' results are not rounded before they are weighted, as they are where each
-has a launch: what is rounded is `middle`, the weighted sum, and the result. Addition is always
-in order of choice: a token's result does not depend on the others.
+OUTPUTS of a token: it goes through the token's experts one after the other. Each thread adds up
+its own products, times the choice's weight, over all experts, and threads add up once, at the
+end. So experts' results are not rounded before they are weighted, as they are where each has a
+launch: what is rounded is `middle`, the weighted sum, and the result. Addition is always in
+order of choice: a token's result does not depend on the others.
 
 Which weights are read depends on the launch before, so none are loaded ahead of its end.
 
@@ -51,8 +51,8 @@ def mix_few_rows(
     """[rows, hidden] to the same: see FewRowMixture in engine/kernels/fusion.py.
 
     ValueError for more than MOST_ROWS rows; KeyError for a gate that is not in ACTIVATIONS. The
-    last dimension of each tensor must be contiguous, and all but the norm's weight and the
-    choice must have one dtype.
+    choice must be contiguous, and the last dimension of each other tensor. All but the choice
+    and the norm's weight must have one dtype.
     """
     if len(rows) > MOST_ROWS:
         raise ValueError(f"{len(rows)} rows: at most {MOST_ROWS} are few")
