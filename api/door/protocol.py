@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from api.door.limiter import ConnectionFault, ConnectionLimiter
 from api.door.tcp_info import unacknowledged_s
 from api.door.unchunked import OLD, send_unchunked
+from api.door.upgrades import body_framing
 from api.errors import error_body
 from api.refusals import error_response
 
@@ -57,6 +58,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fed = 0  # bytes in the last piece of data
         self._wire = 0  # bytes received since the request began
         self._headers = self._pieces = self._body = self._held = 0
+        self._framing = b""  # of a body that the parser has not been told of yet
 
     @property
     def closing(self) -> bool:
@@ -113,10 +115,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self._within:
             self.limiter.heads.setdefault(self, self._now())
         try:
-            self.parser.feed_data(data)
+            self._parse(data)
             self._check_sizes()
-        except httptools.HttpParserUpgrade:
-            pass  # nothing else is spoken here; what it asked for is answered as HTTP
         except httptools.HttpParserError as error:
             cause = error.__context__
             self.end(
@@ -125,14 +125,36 @@ class LimitedProtocol(HttpToolsProtocol):
         except ParsingAborted as refused:
             self.end(refused.fault)
 
+    def _parse(self, data: bytes) -> None:
+        """Parse on behind a request that asks for another protocol, where the parser stops."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                data = data[stopped.args[0] :]
+                if self._framing:
+                    self.parser.feed_data(self._framing)
+                    self._framing = b""
+            else:
+                return
+
     def on_message_begin(self) -> None:
         """A head begins."""
+        if self._framing:
+            return
         self._begun, self._wire = True, self._fed
         self._headers = self._pieces = self._body = 0
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        """The path of the request."""
+        if not self._framing:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header line; trailers come here too."""
+        if self._framing:
+            return
         limits = self.limiter.limits
         self._headers += 1
         if self._headers > limits.headers:
@@ -144,6 +166,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete: the request starts."""
+        if self._framing:
+            return
         limits = self.limiter.limits
         if sum(len(name) + len(value) for name, value in self.headers) > limits.head_bytes:
             raise ParsingAborted(ConnectionFault.LARGE_HEAD)
@@ -158,6 +182,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.limiter.heads.pop(self, None)
         if not self.pipeline:  # else nobody reads on for now
             self.limiter.bodies[self] = self._now()
+        self._framing = body_framing(self.headers) if self.parser.should_upgrade() else b""
 
     def on_body(self, body: bytes) -> None:
         """A piece of the request's body arrived."""
@@ -175,6 +200,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is complete; it may already have been answered."""
+        if self._framing:
+            return
         self._within = False
         self.limiter.bodies.pop(self, None)
         super().on_message_complete()
