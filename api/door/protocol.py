@@ -7,22 +7,15 @@ from functools import partial
 from typing import Any, cast
 
 import httptools
-import msgspec
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from api.door.limiter import ConnectionFault, ConnectionLimiter
+from api.door.refusal import Pair, refusal
 from api.door.tcp_info import unacknowledged_s
 from api.door.unchunked import OLD, send_unchunked
 from api.door.upgrades import body_framing
-from api.errors import error_body
-from api.refusals import error_response
 
 LENGTH = b"content-length"
-Pair = tuple[bytes, bytes]
 ExtraHeaders = Callable[[str, Sequence[Pair]], Sequence[Pair]]
 """Further headers of a refusal, by the path and the headers of the refused request."""
 UNSENT_BYTES = 64 << 10  # the kernel takes up to 4 MiB for a client that takes nothing
@@ -58,6 +51,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fed = 0  # bytes in the last piece of data
         self._wire = 0  # bytes received since the request began
         self._headers = self._pieces = self._body = self._held = 0
+        self._current: RequestResponseCycle | None = None  # of the request being answered
         self._framing = b""  # of a body that the parser has not been told of yet
 
     @property
@@ -90,9 +84,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self.limiter.add(self, self._now())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop tracking it."""
+        """Stop tracking it, and tell the application: uvicorn tells only the last request."""
         self._release()
         self.limiter.remove(self)
+        if self._current is not None and not self._current.response_complete:
+            self._current.disconnected = True
+            self._current.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -180,8 +177,11 @@ class LimitedProtocol(HttpToolsProtocol):
             send_unchunked(self.cycle)
         self._begun, self._within = False, True
         self.limiter.heads.pop(self, None)
-        if not self.pipeline:  # else nobody reads on for now
+        if not self.pipeline:
+            self._current = self.cycle
             self.limiter.bodies[self] = self._now()
+        elif len(self.pipeline) < limits.pipelined:
+            self.flow.resume_reading()  # or nobody would see the client leave
         self._framing = body_framing(self.headers) if self.parser.should_upgrade() else b""
 
     def on_body(self, body: bytes) -> None:
@@ -211,6 +211,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Go on with the next pipelined request, if there is one."""
         self._release()
+        if self.pipeline:
+            self._current = self.pipeline[-1][0]
         super().on_response_complete()
         if self._within and self._answering:
             self.limiter.bodies[self] = self._now()
@@ -243,7 +245,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if fault.status is not None and not answered:
             path = self.url.partition(b"?")[0].decode("latin-1")
             beside = self._beside(path, self.headers) if self._beside else ()
-            self.transport.write(_answer(path, fault.status, fault.message, beside))
+            self.transport.write(refusal(path, fault.status, fault.message, beside))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.limiter.heads[self] = self._now()
@@ -283,18 +285,3 @@ def limited_protocol(
 ) -> type[asyncio.Protocol]:
     """The protocol factory for uvicorn's `http` option."""
     return cast("type[asyncio.Protocol]", partial(kind, limiter, beside))
-
-
-def _answer(path: str, status: int, message: str, beside: Sequence[Pair]) -> bytes:
-    body = msgspec.json.encode(error_response(path, status, error_body(status, message), None))
-    later = b"retry-after: 1\r\n" if status == 503 else b""
-    length = str(len(body)).encode()
-    return b"".join(
-        (
-            STATUS_LINE[status],
-            b"content-type: application/json\r\nconnection: close\r\n",
-            later,
-            *(b"%b: %b\r\n" % pair for pair in beside),
-            b"content-length: " + length + b"\r\n\r\n" + body,
-        )
-    )

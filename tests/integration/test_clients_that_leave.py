@@ -36,15 +36,15 @@ class Anybody:
         return b""
 
 
-@pytest.mark.parametrize("size", [1, LARGE])
+@pytest.mark.parametrize(("size", "requests"), [(1, 1), (LARGE, 1), (1, 3)])
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("said", [{"prompt": "the"}, {"messages": HI}])
 async def test_who_leaves_is_not_worked_for(
-    said: Mapping[str, object], size: int, *, streams: bool
+    said: Mapping[str, object], size: int, requests: int, *, streams: bool
 ) -> None:
     source, model, limiter, app = OneToken(), served(), ConnectionLimiter(), Quart("door")
     fields = {**said, "max_tokens": 9, "stream": streams, "user": "x" * size}
-    data = post(msgspec.json.encode(fields))
+    data = post(msgspec.json.encode(fields)) * requests
     texts = TextEndpoints(source, model)
     endpoints: dict[str, Endpoint] = {
         PATH: texts.messages if "messages" in said else texts.completions
