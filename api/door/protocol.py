@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, cast
 
@@ -213,7 +214,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._release()
         if self.pipeline:
             self._current = self.pipeline[-1][0]
-        super().on_response_complete()
+        Context().run(super().on_response_complete)  # the next one sees nothing of this one's
         if self._within and self._answering:
             self.limiter.bodies[self] = self._now()
         if self._one_too_many and not self._answering and not self.closing:
