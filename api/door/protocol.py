@@ -174,6 +174,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= limits.pipelined:
             raise ParsingAborted(ConnectionFault.PIPELINED)
         super().on_headers_complete()
+        self.scope["path"] = "/" + self.scope["path"].lstrip("/")  # as Quart reads it
         if self.scope["http_version"] == OLD:
             send_unchunked(self.cycle)
         self._begun, self._within = False, True

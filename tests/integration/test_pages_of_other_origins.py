@@ -124,3 +124,17 @@ async def test_nothing_is_said_where_nobody_is_allowed() -> None:
         status, headers, _ = await ask(found, "POST", TEXTS, BODY, **KEY, Origin=OURS)
         assert status == 200
         assert not [name for name in headers if name.startswith("Access-Control-")]
+
+
+async def test_a_path_with_more_slashes_is_the_same_path() -> None:
+    """It is routed as one, so it is no more open to pages than that is."""
+    async with proxy(OURS) as found:
+        for path, shown in (("/health", True), ("/metrics", False), ("/instances", False)):
+            for slashes in ("", "/", "//"):
+                raw = await connect(found.url)
+                lines = f"GET {slashes}{path} HTTP/1.1", "Connection: close", f"Origin: {OURS}"
+                await raw.send("\r\n".join((*lines, "", "")).encode())
+                said = (await raw.rest()).lower()
+                raw.close()
+                assert not said.startswith(b"http/1.1 404 ")
+                assert (f"{ORIGIN}: {OURS}".lower().encode() in said) == shown
