@@ -212,7 +212,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next pipelined request, if there is one."""
-        self._release()
+        self._release(sum(len(cycle.body) for cycle, _ in self.pipeline))
         if self.pipeline:
             self._current = self.pipeline[-1][0]
         Context().run(super().on_response_complete)  # the next one sees nothing of this one's
@@ -272,9 +272,10 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._within and self._wire > 2 * limits.body_bytes:
             raise ParsingAborted(ConnectionFault.LARGE_BODY)
 
-    def _release(self) -> None:
-        self.limiter.held_bytes -= self._held
-        self._held = 0
+    def _release(self, kept: int = 0) -> None:
+        """Count the bodies as dropped, except those of requests that wait for their turn."""
+        self.limiter.held_bytes -= self._held - kept
+        self._held = kept
 
     def _now(self) -> float:
         return self.loop.time()
