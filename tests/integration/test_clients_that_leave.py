@@ -15,6 +15,7 @@ from proxy.serving.front import AsgiHeaders, TextFront
 from tests.fakes.hostile_http import post
 from tests.fakes.serving import serving
 from tests.fakes.text import OneToken, served
+from tests.fakes.waiting import comes_true
 
 PATH = "/v1/completions"
 PATIENCE_S = 60
@@ -36,15 +37,19 @@ class Anybody:
         return b""
 
 
-@pytest.mark.parametrize(("size", "requests"), [(1, 1), (LARGE, 1), (1, 3)])
+@pytest.mark.parametrize(
+    ("size", "at_once", "later"), [(1, 1, 0), (LARGE, 1, 0), (1, 3, 0), (1, 1, 2)]
+)
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("said", [{"prompt": "the"}, {"messages": HI}])
 async def test_who_leaves_is_not_worked_for(
-    said: Mapping[str, object], size: int, requests: int, *, streams: bool
+    said: Mapping[str, object], size: int, at_once: int, later: int, *, streams: bool
 ) -> None:
+    """Neither where more requests wait, which may have arrived with the first, or later."""
     source, model, limiter, app = OneToken(), served(), ConnectionLimiter(), Quart("door")
     fields = {**said, "max_tokens": 9, "stream": streams, "user": "x" * size}
-    data = post(msgspec.json.encode(fields)) * requests
+    one = post(msgspec.json.encode(fields))
+    data = one * at_once
     texts = TextEndpoints(source, model)
     endpoints: dict[str, Endpoint] = {
         PATH: texts.messages if "messages" in said else texts.completions
@@ -61,6 +66,9 @@ async def test_who_leaves_is_not_worked_for(
         if streams:
             await reader.readuntil(b"data: ")
         await source.waits.wait()
+        before = limiter.held_bytes
+        writer.write(one * later)
+        await comes_true(lambda: limiter.held_bytes > before or not later)
         writer.close()
         await source.closed.wait()
     model.grammars.close()
