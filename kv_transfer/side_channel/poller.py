@@ -18,6 +18,7 @@ class Poller:
 
     def watch(self, descriptor: int, events: int = select.POLLIN) -> None:
         """Wait for this descriptor, too; replaces its events if it is watched already."""
+        self._interests.pop(descriptor, None)  # its number was an interest's, closed since
         self._poller.register(descriptor, events)
 
     def unwatch(self, descriptor: int) -> None:

@@ -49,3 +49,21 @@ def test_who_is_forgotten_wakes_nobody() -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+def test_a_number_that_an_interest_had_is_watched_for_its_new_owner() -> None:
+    """A mover closes a socket, and the next sink to connect gets its number in that turn."""
+    waiting, (number, write), (read, into) = Poller(), os.pipe(), os.pipe()
+    try:
+        waiting.wait({number: select.POLLIN}, AT_ONCE)
+        os.dup2(read, number)
+        waiting.watch(number)
+        waiting.wait({}, AT_ONCE)
+        os.write(into, b"x")
+        assert waiting.ready_now() == {number: select.POLLIN}
+        waiting.unwatch(number)
+        waiting.wait({number: select.POLLIN}, LONG_S)  # comes back at once
+        assert waiting.ready_now() == {number: select.POLLIN}
+    finally:
+        for one in (number, write, read, into):
+            os.close(one)
