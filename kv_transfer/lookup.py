@@ -25,7 +25,9 @@ class Lookup:
 
     @classmethod
     def of(cls, host: str, port: int) -> "Lookup":
-        """Begin a lookup; a literal address needs no thread."""
+        """Begin a lookup; a literal address needs no thread. Raises OSError if a name cannot
+        have one.
+        """
         with suppress(socket.gaierror, UnicodeError):
             return cls.known(addresses(host, port, socket.AI_NUMERICHOST))
         over, announces = os.pipe()
@@ -36,7 +38,12 @@ class Lookup:
             name="lookup",
             daemon=True,
         )
-        work.start()
+        try:
+            work.start()
+        except RuntimeError as error:  # the system has no thread left for this process
+            lookup.close()
+            os.close(announces)
+            raise OSError(f"{host}: {error}") from error
         return lookup
 
     @classmethod

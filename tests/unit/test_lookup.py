@@ -2,6 +2,8 @@
 
 import select
 import socket
+import threading
+from os import listdir
 
 import pytest
 
@@ -47,3 +49,18 @@ def test_who_does_not_wait_any_more_leaves_nothing_open() -> None:
     lookup.close()
     lookup.close()
     assert lookup.fileno() is None
+
+
+def test_a_name_for_which_no_thread_is_left_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is one that whoever connects knows, and tries again after; nothing stays open."""
+    before = listdir("/proc/self/fd")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="localhost: can't start new thread"):
+        Lookup.of("localhost", 80)
+    assert listdir("/proc/self/fd") == before
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
