@@ -43,7 +43,7 @@ from node.ipc import (
     decode_from_engine,
     encode,
 )
-from node.leg_inbox import LegInbox
+from node.leg_inbox import LegInbox, leg_id
 
 ENGINE_PROCESS = "node.engine_process"
 SETTINGS = "PDSERVE_"  # prefix of environment variables
@@ -204,7 +204,7 @@ class EngineClient:
     def _open(self, request_id: RequestId) -> tuple[RequestId, LegInbox]:
         """A request id that is unique on this node, and the inbox of its events."""
         self._legs += 1
-        rid, inbox = RequestId(f"{request_id}~{self._legs}"), LegInbox()
+        rid, inbox = leg_id(request_id, self._legs), LegInbox()
         self._inboxes[rid] = inbox
         self.quiescent.clear()
         if self._rejecting:

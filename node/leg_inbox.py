@@ -1,10 +1,15 @@
-"""The queue of one leg's events, from the engine client to the HTTP stream that reads them."""
+"""The queue of one leg's events, from the engine client to the HTTP stream that reads them, and
+the leg's name on this node.
+"""
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
 from api.generator import Event, PooledEvent
+from engine.request import RequestId
+
+LONGEST_ID = 256  # of a caller's id: it is part of the ticket's, which is limited
 
 
 @dataclass(slots=True)
@@ -39,3 +44,8 @@ class LegInbox:
             self.filled.clear()
             await self.filled.wait()
         return self.events.popleft()
+
+
+def leg_id(request_id: RequestId, number: int) -> RequestId:
+    """A leg's own id: the caller's id, cut if it is long, and a number unique on this node."""
+    return RequestId(f"{request_id[:LONGEST_ID]}~{number}")

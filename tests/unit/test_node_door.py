@@ -4,10 +4,12 @@ import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from quart import Quart
 
+from api.generator import Leg
 from api.routes import openai_routes
 from api.served import ServedModel
 from discovery.registration import Registration, Role
@@ -16,8 +18,9 @@ from engine.errors import GrammarCheckBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request, RequestId, Sampling
 from kv_transfer.layout import KvLayout
+from kv_transfer.ticket import LONGEST_NAME, KvTicket, from_params, to_params
 from node.engine_client import ENGINE_SILENT_S, STOPPING, EngineClient
-from node.ipc import NO_LOAD, EngineReady
+from node.ipc import NO_LOAD, EngineReady, SubmitLeg, decode_to_engine
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from node.routes import NodeRoutes
@@ -52,6 +55,27 @@ async def test_a_leg_that_comes_when_its_node_stops_is_told_so_at_once() -> None
     async with asyncio.timeout(1):
         assert [event async for event in engine.events(request)] == [STOPPING]
     assert STOPPING.leaving
+
+
+async def test_however_long_a_request_s_id_is_its_ticket_can_be_read() -> None:
+    """The ticket's own id has it in it, and a decode node reads no longer id than others'."""
+    sent = list[bytes]()
+
+    async def send(frame: bytes) -> None:
+        sent.append(frame)
+
+    process: Any = SimpleNamespace(returncode=None)
+    socket: Any = SimpleNamespace(send=send)
+    engine = EngineClient(process, socket, READY)
+    engine.reject_legs()
+    request = Request(RequestId("r" * LONGEST_NAME), (1,), Sampling())
+    assert [event async for event in engine.events(request, Leg(hold=True))] == [STOPPING]
+    submitted = decode_to_engine(sent[0])
+    assert isinstance(submitted, SubmitLeg)
+    ticket = KvTicket(f"{uuid4().hex}/{submitted.request.request_id}", "e", "h", 1, "f")
+    read = from_params(to_params(ticket))
+    assert read is not None
+    assert read.ticket_id == ticket.ticket_id
 
 
 async def test_a_whole_answer_of_a_node_that_stops_is_refused_with_its_status() -> None:
