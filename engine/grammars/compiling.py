@@ -136,7 +136,9 @@ def compiled(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar
 def _start(
     grammar: Grammar, vocabulary: GrammarVocabulary
 ) -> "Future[CompiledGrammar | GrammarRefused]":
-    """Compile in a daemon thread: the process may end meanwhile."""
+    """Compile in a daemon thread: the process may end meanwhile. Here, if no thread is left
+    for this process: the batch waits for it then.
+    """
     outcome: Future[CompiledGrammar | GrammarRefused] = Future()
 
     def work() -> None:
@@ -148,5 +150,8 @@ def _start(
             if not outcome.done():  # an unexpected error must not keep requests waiting
                 outcome.set_result(GrammarRefused(f"{grammar.kind} cannot be compiled"))
 
-    threading.Thread(target=work, name="grammar", daemon=True).start()
+    try:
+        threading.Thread(target=work, name="grammar", daemon=True).start()
+    except RuntimeError:
+        work()
     return outcome

@@ -4,10 +4,11 @@ import json
 import random
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from time import monotonic
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -250,11 +251,15 @@ def test_a_grammar_is_compiled_once_and_beside(book: GrammarCache) -> None:
     grammars = [Grammar("regex", f"a{{{count}}}") for count in range(1, 100)]
     began = [book.ready(grammar) for grammar in grammars]
     assert not all(began)
-    matchers: Iterable[GrammarMatcher] = [
-        book.matcher(grammar, ENDS) for grammar in grammars[-5:]
-    ]
-    assert all(matcher.failure is None for matcher in matchers)
+    assert all(book.matcher(grammar, ENDS).failure is None for grammar in grammars[-5:])
     assert all(book.ready(grammar) for grammar in grammars[-5:])
+
+
+def test_where_no_thread_is_left_it_is_compiled_here(
+    book: GrammarCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
+    assert book.ready(Grammar("regex", "here"))
 
 
 def test_what_somebody_waits_for_is_not_forgotten(folder: Path) -> None:
