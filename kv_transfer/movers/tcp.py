@@ -83,12 +83,16 @@ class _SourceLink:
 
 @dataclass(slots=True)
 class TcpMover:
-    """Serves our regions, and reads others' over links that it opens itself."""
+    """Serves our regions, and reads others' over links that it opens itself.
+
+    A link that breaks while nothing is read over it is opened again by the next read.
+    """
 
     serving: RegionServer
     card: bytes
     look_up: Callable[[str, int], Lookup] = Lookup.of
     clock: Callable[[], float] = time.monotonic
+    _cards: dict[Address, _TcpCard] = field(default_factory=dict)
     _links: dict[Address, _SourceLink] = field(default_factory=dict)
     _ended: list[ReadEnd] = field(default_factory=list)
 
@@ -130,24 +134,23 @@ class TcpMover:
         try:
             with one_error():
                 card = msgspec.msgpack.decode(welcome.cards[0], type=_TcpCard)
-            dialer = Dialer(self.look_up(card.host, card.port))
-            link = _SourceLink(dialer, bytearray(card.secret))
-            link.connect(self.clock())
-        except (msgspec.DecodeError, IndexError, OSError) as error:
+        except (msgspec.DecodeError, IndexError) as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
-        self._links[address] = link
+        self._open(address, card)
+        self._cards[address] = card
 
     def disconnect(self, address: Address) -> None:
         """Close the link; its reads are cancelled."""
+        self._cards.pop(address, None)
         if link := self._links.pop(address, None):
             self._end_all(link, TransferCancelled())
 
     def read(self, order: ReadOrder) -> None:
         """Request all runs of one order."""
-        link = self._links.get(order.address)
-        if link is None:
-            unknown = PeerUnreachable(f"{order.address} was never met")
-            self._ended.append((order.read_id, unknown))
+        try:
+            link = self._link_to(order.address)
+        except PeerUnreachable as error:
+            self._ended.append((order.read_id, error))
             return
         wanted, into = slot_layouts(order.cut)
         views = deque[memoryview]()
@@ -174,6 +177,25 @@ class TcpMover:
         for address in list(self._links):
             self.disconnect(address)
         self.serving.close()
+
+    def _link_to(self, address: Address) -> _SourceLink:
+        """The link, or a new one if it broke; raises PeerUnreachable."""
+        if link := self._links.get(address):
+            return link
+        if card := self._cards.get(address):
+            return self._open(address, card)
+        raise PeerUnreachable(f"{address} was never met")
+
+    def _open(self, address: Address, card: _TcpCard) -> _SourceLink:
+        """Begin to connect; raises PeerUnreachable."""
+        try:
+            dialer = Dialer(self.look_up(card.host, card.port))
+            link = _SourceLink(dialer, bytearray(card.secret))
+            link.connect(self.clock())
+        except OSError as error:
+            raise PeerUnreachable(f"{address}: {error!r}") from error
+        self._links[address] = link
+        return link
 
     def _drive(self, address: Address, link: _SourceLink) -> None:
         try:

@@ -94,6 +94,24 @@ def test_a_link_whose_source_has_left_announces_nothing(
     assert list(sink.interests) == [sink.serving.listener.fileno()]
 
 
+def test_a_link_that_broke_while_idle_is_opened_again_by_the_next_read(
+    source: TcpMover, sink: TcpMover
+) -> None:
+    assert read(source, sink) == [(1, None)]
+    for guest in list(source.serving._guests.values()):
+        source.serving._close(guest)
+    assert ready(sink)
+    assert sink.poll() == []
+    assert read(source, sink) == [(1, None)]
+
+
+def test_who_was_forgotten_is_not_called_again(source: TcpMover, sink: TcpMover) -> None:
+    assert read(source, sink) == [(1, None)]
+    sink.disconnect(AT)
+    ((_, error),) = read(source, sink)
+    assert isinstance(error, PeerUnreachable)
+
+
 class Refusing:
     """A listener whose guests are gone, or that has no file descriptor left for one."""
 
