@@ -88,8 +88,11 @@ class SideChannelServer:
         return int(self.listener.getsockname()[1])
 
     def receive(self, ready: Ready, now: float) -> Iterator[tuple[Peer, bytes | BadFrames]]:
-        """Messages on ready connections, in order; a malformed one ends its connection."""
-        for number in ready.keys() & self._guests.keys():
+        """Messages on ready connections, in order; a malformed one ends its connection.
+
+        Connections take turns in the order in which they were made, so the latest has the name.
+        """
+        for number in [one for one in self._guests if one in ready]:
             if guest := self._guests.get(number):  # not closed by one before it
                 yield from self._hear(guest)
         if self._full or self.listener.fileno() in ready:

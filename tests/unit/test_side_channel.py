@@ -1,5 +1,6 @@
 """Messages between nodes arrive whole, in order, and disturb nobody else, whatever is sent."""
 
+import os
 import select
 import socket
 from collections.abc import Iterator
@@ -161,6 +162,28 @@ def test_a_newer_connection_takes_over_a_name(reception: SideChannelServer) -> N
         reception.send(b"sink", b"hello")
         assert answered(new, 1) == [b"hello"]
         new.close()
+
+
+def test_of_two_that_are_introduced_in_one_turn_the_newer_has_the_name(
+    reception: SideChannelServer,
+) -> None:
+    """Whatever their numbers: in a set of both, that of the newer one is the first."""
+    with socket.socket() as old, socket.socket() as new:
+        spare = {number % 8: number for number in (os.dup(0) for _ in range(8))}
+        for one, place in ((old, 7), (new, 0)):
+            os.close(spare.pop(place))  # whoever is accepted next gets this number
+            one.settimeout(PATIENCE_S)
+            one.connect((HERE, reception.port))
+            reception._accept(0.0)
+        assert [number % 8 for number in reception._guests] == [7, 0]
+        for number in spare.values():
+            os.close(number)
+        for one in (old, new):
+            one.sendall(framed(b"sink") + framed(b"hello"))
+        assert heard(reception, 2) == [(b"sink", b"hello")] * 2
+        assert is_over(old)
+        reception.send(b"sink", b"hello")
+        assert new.recv(99) == framed(b"hello")
 
 
 @pytest.mark.parametrize(
