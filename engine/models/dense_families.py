@@ -131,13 +131,16 @@ def _seed_oss(raw: Raw) -> dict[str, Any]:
 
 
 def _exaone4(raw: Raw) -> dict[str, Any]:
-    """If layers have windows, only these layers have rotary embedding."""
+    """If layers have windows, only these layers have rotary embedding.
+
+    The pattern of published configs that name their layers is a word: LLLG.
+    """
     different = {"norms": POST_NORMS, "qk_norm": "head"}
     if raw["sliding_window"] is None:
         return different
-    different |= windows(raw, every(raw, raw["sliding_window_pattern"] or 0))
-    rotated = [kind == SLIDING for kind in different["layer_types"]]
-    return {**different, "rotated": rotated}
+    kinds = raw.get("layer_types") or every(raw, raw["sliding_window_pattern"] or 0)
+    rotated = [kind == SLIDING for kind in kinds]
+    return {**different, **windows(raw, kinds), "rotated": rotated}
 
 
 _QWEN_UNSAID = {

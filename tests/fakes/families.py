@@ -207,4 +207,5 @@ CASES = [
     Case("biases", "seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     Case("no windows", "exaone4", {"sliding_window": None, "layer_types": FULL}),
     Case("yarn", "exaone4", rope(**TYPED_YARN)),
+    Case("pattern in letters", "exaone4", edits={"sliding_window_pattern": "LG"}),
 ]
