@@ -30,16 +30,17 @@ GLM4_NORMS = {
 
 
 def _mistral(raw: Raw) -> dict[str, Any]:
+    """Layers that have types were first published as Mistral's, then as Ministral's."""
+    return windows(raw)
+
+
+def _mistral3(raw: Raw) -> dict[str, Any]:
     return windows({**raw, "layer_types": None})
 
 
 def _mistral3_text_part(raw: Raw) -> Raw:
     """The text model's config; whether the head is tied is in the outer config only."""
     return {**text_part(raw), "tie_word_embeddings": raw["tie_word_embeddings"]}
-
-
-def _ministral(raw: Raw) -> dict[str, Any]:
-    return windows(raw)
 
 
 def _qwen2(raw: Raw) -> dict[str, Any]:
@@ -220,12 +221,12 @@ DENSE = {
     "mistral": Family("MistralForCausalLM", _mistral, _MISTRAL_UNSAID),
     "mistral3": Family(
         "Mistral3ForConditionalGeneration",
-        _mistral,
+        _mistral3,
         _MISTRAL3_UNSAID,
         _mistral3_text_part,
         _MISTRAL3_TEXT,
     ),
-    "ministral": Family("MinistralForCausalLM", _ministral, _MISTRAL_UNSAID),
+    "ministral": Family("MinistralForCausalLM", _mistral, _MISTRAL_UNSAID),
     "qwen2": Family("Qwen2ForCausalLM", _qwen2, _QWEN_UNSAID),
     "qwen3": Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),
     "phi3": Family("Phi3ForCausalLM", _phi3, _PHI3_UNSAID, _phi3_today),

@@ -94,6 +94,7 @@ OLD_OLMO3 = {
     "rope_scaling": TYPED_YARN,
 }
 FULL = ["full_attention", "full_attention"]
+FULL_THEN_SLIDING = ["full_attention", "sliding_attention"]
 QUARTER = {"rope_theta": 1000.0, "partial_rotary_factor": 0.25}
 PHI3 = {
     "sliding_window": None,
@@ -151,6 +152,7 @@ CASES = [
     ),
     Case("tied, no window", "mistral", {"tie_word_embeddings": True, "sliding_window": None}),
     Case("small window", "mistral", {"sliding_window": 3}, block_size=5),
+    Case("layer types", "mistral", edits={"layer_types": FULL_THEN_SLIDING}, block_size=5),
     Case("no window", "qwen2", {"use_sliding_window": False}),
     Case("tied", "qwen2", {"tie_word_embeddings": True, "max_shard_size": "60KB"}),
     Case("window unused", "qwen2", edits={**UNUSED, "layer_types": None}),
@@ -159,7 +161,7 @@ CASES = [
     Case("no window", "qwen3", {"use_sliding_window": False}),
     Case("tied", "qwen3", {"tie_word_embeddings": True, **SLIDING}, block_size=3),
     Case("biases", "qwen3", {"attention_bias": True, "max_shard_size": "60KB"}),
-    Case("layer types", "ministral", {"layer_types": ["full_attention", "sliding_attention"]}),
+    Case("layer types", "ministral", {"layer_types": FULL_THEN_SLIDING}),
     Case("no window, all of a head turns", "phi3", PHI3),
     Case("small window", "phi3", {"sliding_window": 3}, block_size=5),
     Case("three quarters turn", "phi3", partial(0.75)),
