@@ -191,3 +191,18 @@ def test_groups_out_of_order_and_scales_that_are_missing_are_named(tmp_path: Pat
     save_file(tensors, packed / WEIGHTS, {"format": "pt"})
     with pytest.raises(UnusableCheckpoint, match=f"{name}.scales is missing"):
         narrow(packed)
+
+
+def test_biases_of_zeros_that_came_with_gptq_are_ignored(tmp_path: Path) -> None:
+    """AutoGPTQ gave one to every product; any other number is of another model."""
+    packed, _ = made(tmp_path, "phi3", "gptq")
+    before, tensors = run(narrow(packed), requests([prompt(30)])), load_file(packed / WEIGHTS)
+    for scales in [name for name in tensors if name.endswith(".scales")]:
+        bias = scales.replace(".scales", ".bias")
+        tensors[bias] = torch.zeros(tensors[scales].shape[1], dtype=torch.float16)
+    save_file(tensors, packed / WEIGHTS, {"format": "pt"})
+    assert run(narrow(packed), requests([prompt(30)])) == before
+    tensors["model.layers.1.mlp.down_proj.bias"][7] = 1
+    save_file(tensors, packed / WEIGHTS, {"format": "pt"})
+    with pytest.raises(UnusableCheckpoint, match=r"1 tensors too many.*down_proj\.bias"):
+        narrow(packed)
