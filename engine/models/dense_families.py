@@ -237,7 +237,9 @@ DENSE = {
     "olmo3": Family("Olmo3ForCausalLM", _olmo3, _OLMO3_UNSAID, _olmo3_today),
     "glm": Family("GlmForCausalLM", _glm, _GLM_UNSAID),
     "glm4": Family("Glm4ForCausalLM", _glm4, _GLM_UNSAID),
-    "ernie4_5": Family("Ernie4_5ForCausalLM", _ernie, _ERNIE_UNSAID),
+    "ernie4_5": Family(
+        "Ernie4_5ForCausalLM", _ernie, _ERNIE_UNSAID, also="Ernie4_5_ForCausalLM"
+    ),
     "helium": Family("HeliumForCausalLM", _helium, _HELIUM_UNSAID),
     "seed_oss": Family("SeedOssForCausalLM", _seed_oss, _SEED_OSS_UNSAID),
     "exaone4": Family("Exaone4ForCausalLM", _exaone4, _EXAONE4_UNSAID),

@@ -205,6 +205,7 @@ CASES = [
     Case("no biases", "glm4", {"attention_bias": False, "tie_word_embeddings": True}),
     Case("partial rotary of old", "glm4", edits={"rope_parameters": None, **QUARTER}),
     Case("biases", "ernie4_5", {"use_bias": True, **UNTIED}),
+    Case("named as at first", "ernie4_5", edits={"architectures": ["Ernie4_5_ForCausalLM"]}),
     Case("biases", "helium", {"attention_bias": True, "mlp_bias": True}, block_size=7),
     Case("biases", "seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     Case("no windows", "exaone4", {"sliding_window": None, "layer_types": FULL}),
