@@ -112,8 +112,9 @@ def _compressed(given: Mapping[str, Any]) -> Packing:
 
 
 def _awq(given: Mapping[str, Any]) -> Packing:
-    version = ("gemm", "GEMM", None)
-    _only(given, bits=(4,), group_size=GROUPS, zero_point=(True,), version=version)
+    packed = ("gemm", "GEMM", None)  # which newer configs call their format
+    _only(given, bits=(4,), group_size=GROUPS, zero_point=(True,))
+    _only(given, version=packed, format=packed)
     return Packing(layout="awq", group=given["group_size"], zeros=True)
 
 
@@ -124,6 +125,7 @@ def _gptq(given: Mapping[str, Any]) -> Packing:
         group_size=GROUPS,
         desc_act=(True, False, None),
         checkpoint_format=("gptq", None),
+        format=("gptq", None),
     )
     ordered = given.get("desc_act") is True
     return Packing(layout="gptq", group=given["group_size"], zeros=True, ordered=ordered)

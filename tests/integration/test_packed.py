@@ -166,8 +166,10 @@ def test_what_does_not_go_with_such_a_checkpoint(
         ("awq", {"bits": 8}, "bits 8"),
         ("awq", {"group_size": -1}, "group_size -1"),
         ("awq", {"version": "gemv"}, "version gemv"),
+        ("awq", {"version": None, "format": "gemv"}, "format gemv"),
         ("gptq", {"desc_act": "static"}, "desc_act static"),
         ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format marlin"),
+        ("gptq", {"format": "gptq_v2"}, "format gptq_v2"),
         ("gptq", {"quant_method": "bitsandbytes"}, "quant_method bitsandbytes.*fp8, fbgemm"),
     ],
 )
