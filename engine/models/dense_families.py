@@ -38,11 +38,6 @@ def _mistral3(raw: Raw) -> dict[str, Any]:
     return windows({**raw, "layer_types": None})
 
 
-def _mistral3_text_part(raw: Raw) -> Raw:
-    """The text model's config; whether the head is tied is in the outer config only."""
-    return {**text_part(raw), "tie_word_embeddings": raw["tie_word_embeddings"]}
-
-
 def _qwen2(raw: Raw) -> dict[str, Any]:
     return {"qkv_bias": True, **_qwen_windows(raw)}
 
@@ -223,7 +218,7 @@ DENSE = {
         "Mistral3ForConditionalGeneration",
         _mistral3,
         _MISTRAL3_UNSAID,
-        _mistral3_text_part,
+        text_part,
         _MISTRAL3_TEXT,
     ),
     "ministral": Family("MinistralForCausalLM", _mistral, _MISTRAL_UNSAID),

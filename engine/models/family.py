@@ -48,8 +48,11 @@ class Family:
 
 
 def text_part(raw: Raw) -> Raw:
-    """The text model's config inside that of a model of text and images."""
-    return {**raw, **raw[TEXT]}
+    """The text model's config inside that of a model of text and images.
+
+    Whether the head is tied is said by the outer config only.
+    """
+    return {**raw, **raw[TEXT], "tie_word_embeddings": raw["tie_word_embeddings"]}
 
 
 def generates(raw: Raw) -> bool:

@@ -190,6 +190,7 @@ CASES = [
     Case("images left out", "mistral3", {"sliding_window": None}, block_size=5),
     Case("tied", "mistral3", edits={"tie_word_embeddings": None}),
     Case("text config of old", "gemma3", edits={"text_config": OLD_GEMMA3_TEXT}),
+    Case("untied inside only", "gemma3", edits={"text_config": OLD_GEMMA3_TEXT | UNTIED}),
     Case("without scales", "granite", dict.fromkeys(GRANITE_SCALES, 1.0)),
     Case("tied, biases", "granite", {"tie_word_embeddings": True, "attention_bias": True}),
     Case("scales unsaid", "granite", edits=dict.fromkeys(GRANITE_SCALES)),
