@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.packing import Packing
-from engine.errors import KernelsUnavailable
+from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.kernels.contract import (
     DualOutputNorms,
     Linear,
@@ -173,8 +173,13 @@ def open_storage(
 
 
 def stack_linears(linears: Sequence[Linear]) -> ExpertStack:
-    """Stack experts' layers of one LinearFactory, all of one format; this copies."""
+    """Stack experts' layers of one LinearFactory; this copies.
+
+    Raises UnusableCheckpoint if not all of them are of one format.
+    """
     pairs = [_weight(one) for one in linears]
+    if len({type(weight) for weight, _ in pairs}) > 1:
+        raise UnusableCheckpoint("some experts of a layer are quantized, and others are not")
     biases = [bias for _, bias in pairs if bias is not None]
     assert len(biases) in (0, len(pairs)), "all have a bias, or none"
     weight = stack_experts([weight for weight, _ in pairs])

@@ -208,3 +208,15 @@ def test_biases_of_zeros_that_came_with_gptq_are_ignored(tmp_path: Path) -> None
     save_file(tensors, packed / WEIGHTS, {"format": "pt"})
     with pytest.raises(UnusableCheckpoint, match=r"1 tensors too many.*down_proj\.bias"):
         narrow(packed)
+
+
+@pytest.mark.parametrize("layout", ["fp8", "awq"])
+def test_a_layer_with_some_experts_unquantized_is_refused(layout: str, tmp_path: Path) -> None:
+    packed, plain = made(tmp_path, "qwen3_moe", layout)
+    tensors, whole = load_file(packed / WEIGHTS), load_file(plain / WEIGHTS)
+    expert = "model.layers.1.mlp.experts.3."
+    tensors = {name: one for name, one in tensors.items() if not name.startswith(expert)}
+    tensors |= {name: one for name, one in whole.items() if name.startswith(expert)}
+    save_file(tensors, packed / WEIGHTS, {"format": "pt"})
+    with pytest.raises(UnusableCheckpoint, match="some experts of a layer are quantized"):
+        narrow(packed)
