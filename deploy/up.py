@@ -32,8 +32,10 @@ NODE_OPTIONS = sorted(
     - {"cluster_key", "device", "threads", "served_model_name", "tensor_parallel_size"}
 )
 SECRETS = "admin_api_key", "foreign_api_key"
+SHARED = {"host", "model", "tokenizer", "drain_timeout_s", "log_level"}
+SHARED |= {"generation_config", "max_logprobs", "tool_call_parser", "reasoning_parser"}
 PROXY_OPTIONS = sorted(
-    {*ProxyOptions.__dataclass_fields__} - {"api_key", *SECRETS}  # by variable
+    {*SHARED, *ProxyOptions.__dataclass_fields__} - {"api_key", *SECRETS}  # by variable
 )
 
 
@@ -201,17 +203,10 @@ class LocalCluster:
         port = told["http_address"].rpartition(":")[2] if told else str(config.port)
         discovery = told["discovery_address"].rpartition(":")[2] if told else self._discovery()
         return [
-            *(sys.executable, "-m", "proxy", "--host", config.host, "--port", port),
-            *("--discovery-host", config.host, "--discovery-port", discovery),
-            *("--model", config.model, "--log-level", config.log_level),
-            *("--drain-timeout-s", str(config.drain_timeout_s)),
-            *("--generation-config", config.generation_config),
-            *("--max-logprobs", str(config.max_logprobs)),
-            *("--tool-call-parser", config.tool_call_parser),
-            *("--reasoning-parser", config.reasoning_parser),
-            *_flag("tokenizer", config.tokenizer),
+            *(sys.executable, "-m", "proxy", "--port", port, "--discovery-port", discovery),
+            *_flag("discovery_host", config.host),
             *_flags(config, PROXY_OPTIONS),
-            *_names(config),
+            *_flag("served_model_name", config.served_names),
         ]
 
     def _discovery(self) -> str:
@@ -222,14 +217,15 @@ class LocalCluster:
         config, told = self.config, self.proxy.facts
         assert told is not None
         return [
-            *(sys.executable, "-m", f"{role.name.lower()}_node", "--model", config.model),
+            *(sys.executable, "-m", f"{role.name.lower()}_node"),
+            *_flag("model", config.model),
             *("--port", str(config.http_port(role, index))),
             *("--kv-port", str(config.kv_port(role, index))),
-            *("--device", config.device_of(role, index)),
+            *_flag("device", config.device_of(role, index)),
             *("--tensor-parallel-size", str(config.ranks_of(role))),
             *("--threads", str(config.threads or self._threads())),
             *("--proxy", told["discovery_address"]),
-            *_names(config),
+            *_flag("served_model_name", config.served_names),
             *_flags(config, NODE_OPTIONS),
         ]
 
@@ -259,20 +255,17 @@ def example(config: UpConfig) -> str:
     return f"{path}{trust}{shown} -H 'Content-Type: application/json'{key} -d '{said}'"
 
 
-def _names(config: UpConfig) -> list[str]:
-    return [word for name in config.served_names for word in ("--served-model-name", name)]
-
-
 def _flags(config: UpConfig, names: Sequence[str]) -> list[str]:
     return [word for name in names for word in _flag(name, getattr(config, name))]
 
 
 def _flag(name: str, value: object) -> list[str]:
+    """One word for each value, which may begin like a flag."""
     flag = name.replace("_", "-")
     if value is None:
         return []
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     if isinstance(value, tuple):
-        return [word for one in value for word in (f"--{flag}", str(one))]
-    return [f"--{flag}", str(value)]
+        return [f"--{flag}={one}" for one in value]
+    return [f"--{flag}={value}"]

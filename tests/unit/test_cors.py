@@ -181,4 +181,4 @@ async def test_what_is_no_request_passes() -> None:
 async def test_up_hands_them_to_its_proxy() -> None:
     cluster = LocalCluster(UpConfig(allowed_origins=(OURS, "*")))
     words = " ".join(cluster._proxy_arguments())
-    assert f"--allowed-origins {OURS} --allowed-origins *" in words
+    assert f"--allowed-origins={OURS} --allowed-origins=*" in words

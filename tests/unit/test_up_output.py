@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.up import _say
+from deploy.cli import parse
+from deploy.config import UpConfig
+from deploy.up import LocalCluster, _say
 
 ROOT = Path(__file__).parents[2]
+COMMANDS = "proxy", "prefill", "decode"
+ADDRESSES = {"http_address": "h:1", "discovery_address": "h:2"}
 
 
 class Hung(io.StringIO):
@@ -63,3 +67,13 @@ def test_its_own_lines_are_like_those_of_its_children() -> None:
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
     line = rf" {{7}}up \| {when} WARNING deploy.supervisor decode-0 ended with status -9, .*\n"
     assert re.fullmatch(line, ran.stderr)
+
+
+async def test_a_value_that_begins_like_a_flag_reaches_all_processes() -> None:
+    cluster = LocalCluster(UpConfig(served_model_name=("-v",), model="--m", max_logprobs=-1))
+    cluster.proxy.ready.set_result(ADDRESSES)
+    for process, command in zip((cluster.proxy, *cluster.nodes), COMMANDS, strict=True):
+        _, bound = parse([command, *process.arguments()[3:]])
+        config = bound.arguments["config"]
+        assert config.served_model_name == ("-v",)
+        assert (config.model, config.max_logprobs) == ("--m", -1)
