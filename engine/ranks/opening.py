@@ -11,6 +11,7 @@ from engine.models.choosing import AnyConfig, read_config
 from engine.models.config import ModelConfig
 from engine.models.shards import FLAG, check_divisible, check_groups
 from engine.pooling.encoders import is_encoder
+from engine.running.accelerator import read_device
 from engine.settings import EngineConfig
 
 
@@ -36,7 +37,7 @@ def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:
     ):
         if asked is not None:
             raise UnusableTier(f"{flag}: no tiers below the KV memory with {told}")
-    device = torch.device(config.device)
+    device = read_device(config.device)
     if device.type == "cpu":
         return
     there = torch.cuda.device_count() if device.type == "cuda" else 1
@@ -46,7 +47,7 @@ def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:
 
 def device_of(config: EngineConfig, rank: int) -> torch.device:
     """A rank's device: the CPU for all, or consecutive devices from `--device` on."""
-    device = torch.device(config.device)
+    device = read_device(config.device)
     if config.tensor_parallel_size == 1 or device.type == "cpu":
         return device
     return torch.device(device.type, (device.index or 0) + rank)

@@ -100,15 +100,20 @@ class CudaAccelerator:
         torch.cuda.empty_cache()
 
 
+def read_device(name: str) -> torch.device:
+    """The device that `--device` names, whether it exists or not; raises UnusableDevice."""
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UnusableDevice(f"--device {name}: {error}") from error
+
+
 def open_accelerator(name: str) -> Accelerator | None:
     """Open the device that `--device` names; None if torch alone runs there, as on a CPU.
 
     Raises UnusableDevice.
     """
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UnusableDevice(f"--device {name}: {error}") from error
+    device = read_device(name)
     if device.type != "cuda":
         return None
     count = torch.cuda.device_count()

@@ -42,10 +42,12 @@ def test_a_model_that_is_nowhere(command: str, tmp_path: Path) -> None:
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_a_device_that_is_none() -> None:
-    ran = pdserve("decode", "--model", str(DEMO_MODEL), "--device", "abacus", "--port", "0")
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_device_that_is_none(ranks: str) -> None:
+    device = "--device", "abacus", "--tensor-parallel-size", ranks
+    ran = pdserve("decode", "--model", str(DEMO_MODEL), *device, "--port", "0")
     assert ran.returncode == 1
-    assert "abacus" in ran.stderr.splitlines()[-1]
+    assert "--device abacus: " in ran.stderr.splitlines()[-1]
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
