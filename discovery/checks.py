@@ -3,12 +3,13 @@
 from dataclasses import fields
 from typing import Any
 
-from discovery.address import HIGHEST_PORT
+from discovery.address import HIGHEST_PORT, format_address, parse_address
+from discovery.errors import MalformedAddress
 
 
-def at_least(least: float, name: str, value: float) -> None:
-    """Raises ValueError if the value is less, or is nan."""
-    if not value >= least:
+def at_least(least: float, name: str, value: float | None) -> None:
+    """Raises ValueError if the value is less, or is nan; None is allowed."""
+    if value is not None and not value >= least:
         raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
 
 
@@ -16,6 +17,15 @@ def is_port(name: str, value: int) -> None:
     """Raises ValueError if the value is not a port; 0 is allowed."""
     if not 0 <= value <= HIGHEST_PORT:
         raise ValueError(f"{_flag(name)} {value} is no port")
+
+
+def is_host(name: str, value: str) -> None:
+    """Raises ValueError if the value is neither a host's name nor an address."""
+    try:
+        parse_address(format_address(value, HIGHEST_PORT))
+    except MalformedAddress as error:
+        hint = "; an IPv6 address has no brackets here" if value[:1] == "[" else ""
+        raise ValueError(f"{_flag(name)} {value} is no host{hint}") from error
 
 
 def not_empty(config: Any) -> None:  # noqa: ANN401  any dataclass

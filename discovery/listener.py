@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import zmq
 from discovery.address import format_address
 from discovery.errors import MalformedRegistration
 from discovery.intake import Intake, JoinedNode
+from discovery.ports import passive_address
 from discovery.registration import DEFAULT_PORT, State
 from discovery.registry import Node, Registry
 from discovery.replies import REPLY, ReplySchedule
@@ -196,8 +196,7 @@ def _bind(router: zmq.Socket[bytes], host: str, port: int) -> int:
     # otherwise connections of hosts that are gone would stay forever
     for option, value in WATCH.items():
         router.setsockopt(option, value)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    address = str(found[0][4][0])
+    _, address = passive_address(host, port, "--discovery-host")
     router.bind(f"tcp://{format_address(address, port or '*')}")
     endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)

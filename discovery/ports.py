@@ -1,6 +1,7 @@
 """Explains a port that is taken: which setting chose it, and which process has it."""
 
 import errno
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,17 @@ LONGEST_COMMAND = 100
 
 class PortTaken(OSError):
     """Another socket listens at this port."""
+
+
+def passive_address(host: str, port: int, setting: str) -> tuple[int, str]:
+    """The family and the address to listen at; raises OSError, with the setting, if a name has
+    none.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise OSError(f"{setting} {host}: {error.strerror}") from error
+    return found[0][0], str(found[0][4][0])
 
 
 @contextmanager

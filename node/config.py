@@ -7,7 +7,7 @@ from typing import Literal
 from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.address import parse_address
-from discovery.checks import at_least, is_port, not_empty
+from discovery.checks import at_least, is_host, is_port, not_empty
 from discovery.errors import MalformedAddress
 from discovery.registration import DEFAULT_PORT, Role, is_plain_name
 from engine.settings import LORA_FLAG, read_lora_modules, read_speculative_config
@@ -107,6 +107,7 @@ class ServingOptions:
         at_least(0, "drain_timeout_s", self.drain_timeout_s)
         at_least(-1, "max_logprobs", self.max_logprobs)
         not_empty(self)
+        is_host("host", self.host)
         self._check_tiers()
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
@@ -158,6 +159,8 @@ class NodeConfig(ServingOptions):
         self.refuse_ambiguous_adapters(self.served_names)
         for name in ("port", "kv_port"):
             is_port(name, getattr(self, name) or 0)
+        if self.advertise_host is not None:
+            is_host("advertise_host", self.advertise_host)
         for one in self.proxy:
             try:
                 parse_address(one)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
-from discovery.checks import at_least, is_port, not_empty
+from discovery.checks import at_least, is_host, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
 from proxy.admission.limits import QUEUED, UNLIMITED, AdmissionLimits, KeyLimits, LoadLimit
 from proxy.serving.cors import normalized_origin
@@ -167,8 +167,7 @@ class ProxyOptions:
     def __post_init__(self) -> None:
         """Refuse what can never work; raises ValueError, naming the flag."""
         for name, least in AT_LEAST.items():
-            if (value := getattr(self, name)) is not None:
-                at_least(least, name, value)
+            at_least(least, name, getattr(self, name))
         not_empty(self)
         if not all("!" <= letter <= "~" for letter in self.foreign_api_key or ""):
             raise ValueError("--foreign-api-key must be printable ASCII without spaces")
@@ -239,9 +238,10 @@ class ProxyConfig(ProxyOptions):
         for name in ("port", "discovery_port"):
             is_port(name, getattr(self, name))
         for name, least in AT_LEAST_HERE.items():
-            if (value := getattr(self, name)) is not None:
-                at_least(least, name, value)
+            at_least(least, name, getattr(self, name))
         ProxyOptions.__post_init__(self)
+        for name in ("host", "discovery_host"):
+            is_host(name, getattr(self, name))
 
     @property
     def limits(self) -> AdmissionLimits:

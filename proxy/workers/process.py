@@ -10,7 +10,7 @@ import msgspec
 
 from discovery.address import format_address
 from discovery.listener import LOOK_S, Listener
-from discovery.ports import listening_at
+from discovery.ports import listening_at, passive_address
 from discovery.registry import Registry
 from proxy.config import ProxyConfig
 from proxy.workers.api import NODE, NoPeers, PeerWorkers
@@ -110,10 +110,9 @@ class ProxyProcess:
 def bind_client_socket(config: ProxyConfig) -> socket.socket:
     """Listen at the port for clients."""
     host, port = config.host, config.port
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
+    family, address = passive_address(host, port, "--host")
     with listening_at(port, "--port"):
-        return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
+        return socket.create_server((address, port), family=family, backlog=BACKLOG)
 
 
 def socket_address(listening: socket.socket) -> str:

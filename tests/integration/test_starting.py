@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.cli import parse
 from deploy.config import DEMO_MODEL, UpConfig
 from deploy.supervisor import ProcessFailed
 from deploy.up import LocalCluster
@@ -68,6 +69,32 @@ def test_a_port_of_the_proxy_that_is_taken(flag: str, taken: str) -> None:
     who = rf"port {taken} is taken by process {os.getpid()} \(.*python.*\): .*\({flag}\)"
     assert re.search(who, ran.stderr)
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "[::1]", "two words"])
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("up", "--host"),
+        ("proxy", "--host"),
+        ("proxy", "--discovery-host"),
+        ("decode", "--advertise-host"),
+    ],
+)
+def test_a_host_that_can_be_none(
+    command: str, flag: str, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse([command, "--model", "m", flag, host])
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert f"{flag} {host} is no host" in said
+
+
+@pytest.mark.parametrize("flag", ["--host", "--discovery-host"])
+def test_a_host_of_the_proxy_that_has_no_address(flag: str) -> None:
+    ran = pdserve("proxy", "--port", "0", "--discovery-port", "0", flag, "nobody.invalid")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"the proxy ends: {flag} nobody.invalid: ")
 
 
 @pytest.mark.parametrize("flag", ["--api-key-file", "--ssl-certfile"])
