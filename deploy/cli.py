@@ -29,6 +29,7 @@ from bench.config import BenchConfig
 from deploy.allocator import restart_with_preload, tbb_libraries
 from deploy.config import StatusConfig, UpConfig
 from deploy.limits import raise_file_limit
+from deploy.standard_files import open_standard_files
 from discovery.registration import Role
 from node.config import NodeConfig
 from proxy.config import ProxyConfig
@@ -129,6 +130,7 @@ def parse(
 
 def main(*command: str) -> None:
     """Run the command given here, or else the one on the command line."""
+    open_standard_files()
     raise_file_limit()
     app.meta([*command, *sys.argv[1:]])
 
