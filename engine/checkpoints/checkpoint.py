@@ -50,16 +50,17 @@ class Checkpoint:
     @property
     def weight_files(self) -> Sequence[Path]:
         """The safetensors files, in a stable order."""
-        index = self.folder / INDEX
+        index, whole = self.folder / INDEX, self.folder / WEIGHTS
+        files = list[Path]()
         if index.exists():
             places = read_json(index).get("weight_map")
             if not isinstance(places, dict):
                 raise UnusableCheckpoint(f"{index}: weight_map says of no tensor where it is")
             names = {str(name) for name in places.values()}
             files = [self.folder / name for name in sorted(names)]
-        elif (self.folder / WEIGHTS).exists():
-            files = [self.folder / WEIGHTS]
-        else:
+        if whole.exists() and not (files and all(file.exists() for file in files)):
+            files = [whole]  # transformers leaves the index of an earlier save beside it
+        if not files:
             files = sorted(self.folder.glob("*.safetensors"))
         for file in files:
             if not file.exists():

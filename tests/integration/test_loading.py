@@ -108,6 +108,15 @@ def test_an_index_without_a_map(folder: Path, content: dict[str, object]) -> Non
     refused(folder, "index.json: weight_map")
 
 
+def test_an_index_of_an_earlier_save_is_ignored(folder: Path, tmp_path: Path) -> None:
+    """transformers removes the files that it names, but not the index."""
+    again = make_checkpoint(tmp_path / "again", max_shard_size="60KB")
+    make_checkpoint(again)
+    assert (again / "model.safetensors.index.json").exists()
+    (request,) = requests([prompt(20)])
+    assert run(load(again), [request]) == run(load(folder), [request])
+
+
 def test_no_weights_at_all(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     refused(folder, "no safetensors files")
