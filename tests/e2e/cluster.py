@@ -127,7 +127,8 @@ class Unlike(LocalCluster):
     def _node(self, role: Role, index: int) -> Sequence[str]:
         words = list(super()._node(role, index))
         for name, value in self.decode_options.items() if role is Role.DECODE else ():
-            words[words.index(name) + 1] = value
+            (given,) = [word for word in words if word.startswith(f"{name}=")]
+            words[words.index(given)] = f"{name}={value}"
         return words
 
 
