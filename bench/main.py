@@ -15,6 +15,7 @@ from bench.config import BenchConfig, base_url
 from bench.cpu import family_seconds
 from bench.load import Outcome, Workload, WrongAnswer, percentile, run_load
 from deploy.config import UpConfig
+from deploy.standard_files import say
 from deploy.supervisor import ProcessFailed
 from deploy.up import LocalCluster
 from node.failures import first_failure
@@ -91,9 +92,9 @@ async def _measure(config: BenchConfig, url: str, model: str, family: Family) ->
         _report(number, outcomes[-1], {name: after[name] - before[name] for name in after})
     rates = [outcome.requests_per_s for outcome in outcomes]
     firsts = [percentile(outcome.first_token, 0.5) for outcome in outcomes]
-    _say(
+    say(
         f"median of {config.runs} runs: {statistics.median(rates):.1f} requests/s, "
-        f"time to first token p50 {statistics.median(firsts) * 1000:.1f} ms"
+        f"time to first token p50 {statistics.median(firsts) * 1000:.1f} ms\n"
     )
 
 
@@ -110,20 +111,15 @@ def _report(number: int, outcome: Outcome, spent: dict[str, float]) -> None:
         "between tokens": outcome.between_tokens,
     }
     told = "; ".join(f"{name} {_spread(times)}" for name, times in times_of.items() if times)
-    _say(f"run {number + 1}: {outcome.requests_per_s:.1f} requests/s; {told}")
+    say(f"run {number + 1}: {outcome.requests_per_s:.1f} requests/s; {told}\n")
     for name, times in outcome.stages.items():
         p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
-        _say(f"    {name:20} p50 {p50:6.1f} p99 {p99:6.1f} ms")
+        say(f"    {name:20} p50 {p50:6.1f} p99 {p99:6.1f} ms\n")
     for name, seconds in spent.items():
         share, each_ms = seconds / outcome.seconds, seconds / len(outcome.first_token) * 1000
-        _say(f"    {name:20} {share:5.0%} of a core, {each_ms:5.1f} ms for each request")
+        say(f"    {name:20} {share:5.0%} of a core, {each_ms:5.1f} ms for each request\n")
 
 
 def _spread(times: Sequence[float]) -> str:
     p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
     return f"p50 {p50:.1f} p99 {p99:.1f} ms"
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

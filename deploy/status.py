@@ -1,6 +1,5 @@
 """`pdserve status`: prints a proxy's /status as a table."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Literal
@@ -10,6 +9,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import msgspec
 
 from deploy.config import StatusConfig
+from deploy.standard_files import say
 from discovery.registration import Load, State
 
 ANSWER_S = 5.0
@@ -63,7 +63,7 @@ def run(config: StatusConfig) -> None:
     except (OSError, HTTPException, ValueError) as error:
         why = " ".join(str(_reason(error)).split()) + _hint(error, config)
         raise SystemExit(f"pdserve status: {config.url}: {why}") from error
-    sys.stdout.write(body.decode() + "\n" if config.json else render(cluster))
+    say(body.decode() + "\n" if config.json else render(cluster))
     if cluster.status != "ok":
         raise SystemExit(1)
 

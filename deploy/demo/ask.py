@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
 from deploy.config import UpConfig
+from deploy.standard_files import say
 from deploy.up import LocalCluster
 
 QUESTION = "What is a prefill node?"
@@ -93,8 +94,7 @@ def _tell(stages: Sequence[Mapping[str, Any]], first_s: float) -> int:
 
 
 def _say(text: str, end: str = "\n") -> None:
-    sys.stdout.write(text + end)
-    sys.stdout.flush()
+    say(text + end)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,22 @@ async def test_json_is_what_the_proxy_said() -> None:
     assert (ran.returncode, msgspec.json.decode(ran.stdout)) == (0, said)
 
 
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [("| :", ""), (">/dev/full", "standard output: No space left on device\n")],
+)
+async def test_who_does_not_read_on_is_told_nothing_and_a_full_disk_is_named(
+    place: str, why: str
+) -> None:
+    async with raw_server([told(*cluster()), CUT]) as proxy:
+        words = sys.executable, "-c", MAIN, "status", "--url", f"http://{proxy.address}"
+        shell = ["sh", "-c", f'"$@" {place}', "sh", *words]
+        ran = await asyncio.to_thread(
+            subprocess.run, shell, capture_output=True, text=True, cwd=ROOT
+        )
+    assert ran.stderr == why
+
+
 async def test_a_cluster_that_is_not_well_is_shown_and_ends_with_1() -> None:
     registry = Registry()
     registry.apply(Registration(D, "d:1", "h:0", "n1"), now=0)
