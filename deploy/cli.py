@@ -174,6 +174,7 @@ def _tables(path: Path) -> Toml:
     """The file's settings by command; raises ValueError for a table that no command has."""
     file, commands = Toml(path, must_exist=True), [name for name in app if name[0] != "-"]
     try:
+        path.expanduser().open("rb").close()  # a TypeError of cyclopts where that fails
         tables = file.config
     except CycloptsError as error:
         raise ValueError(f"{path}: {error}") from error

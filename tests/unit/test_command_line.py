@@ -144,6 +144,16 @@ def test_a_file_is_refused_by_the_key(
     assert said.format(file) in capsys.readouterr().err
 
 
+def test_a_file_that_cannot_be_read_is_named(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.mkdir()
+    with pytest.raises(SystemExit) as ended:
+        parse(["up"], file)
+    assert ended.value.code == 2
+    assert f"Is a directory: '{file}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("value", ["two", "1.5"])
 def test_a_variable_is_refused_by_its_name(
     value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
