@@ -1,6 +1,7 @@
 """Checks of settings; each error names the flag."""
 
 from dataclasses import fields
+from math import inf
 from typing import Any
 
 from discovery.address import HIGHEST_PORT, format_address, parse_address
@@ -8,7 +9,9 @@ from discovery.errors import MalformedAddress
 
 
 def at_least(least: float, name: str, value: float | None) -> None:
-    """Raises ValueError if the value is less, or is nan; None is allowed."""
+    """Raises ValueError if the value is less, infinite or nan; None is allowed."""
+    if value == inf:
+        raise ValueError(f"{_flag(name)} {value} has to be finite")
     if value is not None and not value >= least:
         raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
 

@@ -93,6 +93,8 @@ def test_what_is_plural_has_a_form_everywhere(
         (["up", "--dtype", "float64"], 'Invalid value "float64" for --dtype'),
         (["up", "--drain-timeout-s", "nan"], "--drain-timeout-s nan has to be at least 0"),
         (["up", "--ready-timeout-s", "-1"], "--ready-timeout-s -1.0 has to be at least 0"),
+        (["up", "--drain-timeout-s", "inf"], "--drain-timeout-s inf has to be finite"),
+        (["proxy", "--recovery-wait-s", "inf"], "--recovery-wait-s inf has to be finite"),
         (["proxy", "--tries", "0"], "--tries 0 has to be at least 1"),
         (["bench", "--requests", "0"], "--requests 0 has to be at least 1"),
         (["bench", "--url", "http://h"], "--url wants --model"),
