@@ -134,5 +134,7 @@ class StatusConfig:
     """Print the proxy's answer as it is."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty key."""
+        """Refuse an empty key, and an address that is no URL."""
         not_empty(self)
+        if not self.url.lower().startswith(("http://", "https://")):
+            raise ValueError(f"--url {self.url} has to begin with http:// or https://")

@@ -181,7 +181,7 @@ async def test_a_key_that_is_not_known_is_told_from_none(words: list[str], said:
     ("url", "said"),
     [
         ("http://127.0.0.1:1", "127.0.0.1:1: [Errno 111] Connection refused"),
-        ("nowhere", "unknown url type"),
+        ("http://", "no host given"),
     ],
 )
 async def test_who_cannot_be_reached(url: str, said: str) -> None:

@@ -98,6 +98,7 @@ def test_what_is_plural_has_a_form_everywhere(
         (["proxy", "--tries", "0"], "--tries 0 has to be at least 1"),
         (["bench", "--requests", "0"], "--requests 0 has to be at least 1"),
         (["bench", "--url", "http://h"], "--url wants --model"),
+        (["status", "--url", "h:8000"], "--url h:8000 has to begin with http:// or https://"),
         (["up", "--cluster-key", ""], "--cluster-key must not be empty"),
         (["decode", "--model", ""], "--model must not be empty"),
         (["up", "--api-key", ""], "--api-key must not be empty"),
