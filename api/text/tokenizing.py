@@ -23,6 +23,8 @@ BY_FAR, FEW = 2, 64
 # for the texts of one batch; pdserve encodes one text at a time
 THREADS = "TOKENIZERS_PARALLELISM"
 SAMPLE = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
+# what transformers raises for a file of another shape than it expects
+MALFORMED = (OSError, ValueError, TypeError, KeyError, AttributeError)
 PATH_STARTS = ("/", ".")  # names that begin like this are not hub names
 
 
@@ -238,7 +240,7 @@ def load_text_codec(folder: Path | str) -> TextCodec:
         raise OSError(f"{folder} is no folder")
     try:
         codec = text_codec(_load(folder))
-    except (OSError, ValueError) as error:
+    except MALFORMED as error:
         why = " ".join(str(error).split())
         hint = "--tokenizer names another folder"
         raise OSError(f"no tokenizer is to be had from {folder} ({hint}): {why}") from error

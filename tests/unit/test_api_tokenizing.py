@@ -125,6 +125,15 @@ def test_where_there_is_no_tokenizer(name: str, said: str, tmp_path: Path) -> No
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("text", ["3", "[]", '{"added_tokens_decoder": 3}', ""])
+def test_a_file_of_another_shape_is_no_tokenizer(name: str, text: str, tmp_path: Path) -> None:
+    folder(tmp_path / "model")
+    (tmp_path / "model" / name).write_text(text)
+    with pytest.raises(OSError, match="no tokenizer is to be had from"):
+        load_text_codec(tmp_path / "model")
+
+
 def test_home_is_where_the_shell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path / "model")
     monkeypatch.setenv("HOME", str(tmp_path))
