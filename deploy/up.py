@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
@@ -248,11 +249,11 @@ def example(config: UpConfig) -> str:
     path, body = "/v1/chat/completions", dict[str, object](model=model, messages=question)
     if not config.decode:
         path, body = "/pooling", {"model": model, "input": text}
-    said = msgspec.json.encode(body).decode()
+    said = quote(msgspec.json.encode(body).decode())
     key = " -H 'Authorization: Bearer KEY'" if config.api_key or config.api_key_file else ""
-    trust = f" --cacert {config.ssl_certfile}" if config.ssl_certfile else ""
+    trust = f" --cacert {quote(config.ssl_certfile)}" if config.ssl_certfile else ""
     shown = " --cert YOURS" if config.ssl_ca_certs else ""
-    return f"{path}{trust}{shown} -H 'Content-Type: application/json'{key} -d '{said}'"
+    return f"{path}{trust}{shown} -H 'Content-Type: application/json'{key} -d {said}"
 
 
 def _flags(config: UpConfig, names: Sequence[str]) -> list[str]:

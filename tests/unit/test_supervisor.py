@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -238,3 +239,10 @@ def test_the_line_to_copy_has_a_place_for_the_key_where_one_is_needed() -> None:
     assert "Authorization" not in example(UpConfig())
     assert "'Authorization: Bearer KEY'" in example(UpConfig(api_key=("secret",)))
     assert "secret" not in example(UpConfig(api_key=("secret",)))
+
+
+def test_the_line_to_copy_is_quoted_for_a_shell() -> None:
+    config = UpConfig(served_model_name=("Ann's",), ssl_certfile="/my files/cert.pem")
+    words = shlex.split(example(config))
+    assert words[1:3] == ["--cacert", "/my files/cert.pem"]
+    assert json.loads(words[-1])["model"] == "Ann's"
