@@ -40,7 +40,14 @@ class Certificate:
         """
         for one in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
             if one is not None:
-                one.load_cert_chain(self.certfile, self.keyfile)
+                one.load_cert_chain(self.certfile, self.keyfile, _refuse_password)
                 if self.ca_certs:
                     one.load_verify_locations(self.ca_certs)
         return self.certfile
+
+
+def _refuse_password() -> str:
+    """Called for a key with a password. OpenSSL would ask for it at the terminal and wait, also
+    while the proxy serves.
+    """
+    raise OSError("the key has a password; --ssl-keyfile has to have none")

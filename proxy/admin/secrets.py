@@ -49,7 +49,7 @@ class Secrets:
             secrets.certificate = Certificate(*paths)
             try:
                 secrets.certificate.load()
-            except (ssl.SSLError, FileNotFoundError, PermissionError) as error:  # unnamed there
+            except OSError as error:  # unnamed there
                 files = ", ".join(secrets.certificate.paths)
                 raise MalformedSecrets(f"{files}: {error}") from error
         for one in secrets.watch.files:

@@ -5,6 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
 
 from proxy.admin.guard import Forbidden, Guard, Unauthorized
 from proxy.admin.secrets import MalformedSecrets, Secrets
@@ -167,3 +174,21 @@ def test_half_of_a_certificate_is_refused() -> None:
         ProxyConfig(ssl_keyfile="some.pem")
     with pytest.raises(ValueError, match="--ssl-ca-certs goes with --ssl-certfile only"):
         ProxyConfig(ssl_ca_certs="some.pem")
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
+    """OpenSSL would ask at the terminal, and the proxy would wait."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    form = Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"sesame")
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(*form))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "cert.pem"))
+    config = ProxyConfig(
+        ssl_certfile=str(tmp_path / "cert.pem"), ssl_keyfile=str(tmp_path / "key.pem")
+    )
+    with pytest.raises(MalformedSecrets, match=r"key\.pem: the key has a password"):
+        Secrets.of(config)
+
+
+def test_a_certificate_that_is_a_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MalformedSecrets, match=f"{tmp_path}: "):
+        Secrets.of(ProxyConfig(ssl_certfile=str(tmp_path)))
