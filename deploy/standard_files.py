@@ -22,12 +22,21 @@ def open_standard_files() -> None:
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
 
 
-def say(text: str) -> None:
-    """Print at once; raises SystemExit if that fails, without a word if the reader has left."""
+def say(text: str, *, needed: bool = True) -> None:
+    """Print at once, even into a pipe.
+
+    If that fails, raises SystemExit, without a word if the reader has left; text that is not
+    `needed` is lost, and what follows it, unless there was only no room for now. Buffered
+    output would otherwise be flushed again when Python ends, and change the exit code.
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  or Python tries again
-        left = isinstance(error, BrokenPipeError)
-        raise SystemExit(1 if left else f"standard output: {error.strerror}") from error
+        if not needed and isinstance(error, BlockingIOError):
+            return
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  for good
+        if needed:
+            left = isinstance(error, BrokenPipeError)
+            told = 1 if left else f"standard output: {error.strerror}"
+            raise SystemExit(told) from error

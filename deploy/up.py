@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from shlex import quote
 
 import msgspec
 
 from deploy.config import UpConfig
+from deploy.standard_files import say
 from deploy.supervisor import Facts, ProcessFailed, SupervisedProcess
 from discovery.logs import LOG_FORMAT
 from discovery.registration import DEFAULT_PORT, Role
@@ -74,17 +74,8 @@ def _beside(name: str, line: str) -> str:
 
 
 def _say(line: str) -> None:
-    """Print at once, even into a pipe; the line is lost if nobody reads any more.
-
-    Buffered output would otherwise be flushed again when Python ends, and change the exit code.
-    """
-    try:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    except BlockingIOError:  # for now
-        return
-    except OSError:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  for good
+    """The cluster goes on if nobody reads any more."""
+    say(line + "\n", needed=False)
 
 
 @dataclass(slots=True)

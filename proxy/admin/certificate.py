@@ -2,7 +2,7 @@
 
 import ssl
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Certificate:
         return self.certfile
 
 
-def _refuse_password() -> str:
+def _refuse_password() -> NoReturn:
     """Called for a key with a password. OpenSSL would ask for it at the terminal and wait, also
     while the proxy serves.
     """
