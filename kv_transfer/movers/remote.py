@@ -48,6 +48,7 @@ REST_S = 5.0
 DRIVE_S = 0.001  # no agent needs to make progress for its peers more often
 ASK_S = 1.0  # between two pings, if there was no other answer
 STUCK_S = 15.0  # without an answer
+AWAY_S = 10.0  # between two polls: this process was suspended or starved; idle turns are 5 s
 PAUSE_S = 0.0001  # between two polls of reads that nothing announces
 
 
@@ -67,7 +68,8 @@ class RemoteMover:
     """See Mover; the mover itself is in the other process, which sent `introduced`.
 
     This process ends if the other one does, by a lifeline. Until then the mover behaves like
-    one that is stalled and whose reads do not end.
+    one that is stalled and whose reads do not end. Time for which our own process was away is
+    not counted against it: they are suspended together.
     """
 
     line: Connection
@@ -75,7 +77,8 @@ class RemoteMover:
     clock: Callable[[], float] = time.monotonic
     _waits: tuple[Address, ...] = ()
     _driven_at: float = -math.inf
-    _asked_at: float = -math.inf  # when the last ping was sent
+    _asked_at: float = -math.inf  # when the last ping was sent; later by what we were away
+    _polled_at: float = math.inf  # none yet
     _answered: bool = True
     # reports that came before checksums that were waited for
     _early: deque[ReadReport] = field(default_factory=deque)
@@ -133,6 +136,9 @@ class RemoteMover:
         if self.needs_polling and now - self._driven_at >= DRIVE_S:
             self._driven_at = now
             self._tell(ProgressCommand())
+        if (away_s := now - self._polled_at) >= AWAY_S:
+            self._asked_at += away_s
+        self._polled_at = now
         self._ask(now)
         return ended
 
@@ -148,9 +154,12 @@ class RemoteMover:
 
     def receive_checksums(self) -> list[int]:
         """The answer to the oldest request; raises RankStuck if it does not come."""
-        deadline = self.clock() + STUCK_S
+        silent = 0
         with suppress(EOFError, OSError):
-            while self.line.poll(max(0.0, deadline - self.clock())):
+            while silent < STUCK_S / ASK_S:  # waits, however late each of them is over
+                if not self.line.poll(ASK_S):
+                    silent += 1
+                    continue
                 news = _from_mover.decode(self.line.recv_bytes())
                 if isinstance(news, ChecksumReport):
                     return list(news.sums)

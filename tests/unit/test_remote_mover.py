@@ -113,9 +113,19 @@ def test_a_rank_that_stopped_is_noticed_and_one_that_is_slow_is_not(both: Both) 
         both.remote.poll()  # the answer
         both.now += ASK_S
         both.remote.poll()  # the next question
-    both.now += STUCK_S
     with pytest.raises(RankStuck):
-        both.remote.poll()
+        for _ in range(3):
+            both.now += STUCK_S / 3
+            both.remote.poll()
+
+
+def test_ranks_that_were_suspended_together_are_not_stuck(both: Both) -> None:
+    both.remote.poll()  # asks
+    both.now += 3600
+    both.remote.poll()
+    both.server.turn()
+    both.remote.poll()  # the answer
+    assert both.remote._answered
 
 
 def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
