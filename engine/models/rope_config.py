@@ -72,7 +72,7 @@ def max_positions(raw: Mapping[str, Any], ropes: Mapping[str, Mapping[str, Any]]
     """The config's maximum, or the trained length times yarn's factor if that is more."""
     yarns = [rope for rope in ropes.values() if rope["rope_type"] == "yarn"]
     stretched = [int(rope["factor"] * rope[TRAINED]) for rope in yarns]
-    return max([int(raw["max_position_embeddings"]), *stretched])
+    return max([_longest(raw), *stretched])
 
 
 def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _rope(raw: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> di
     said = {"rope_theta": raw.get("rope_theta"), **given}
     rope = {key: value for key, value in said.items() if value is not None}
     kind, longest = rope.setdefault("rope_type", rope.get("type", "default")), _longest(raw)
-    rope[TRAINED] = raw.get(TRAINED) or rope.get(TRAINED, longest)
+    rope[TRAINED] = _whole(raw.get(TRAINED) or rope.get(TRAINED, longest))
     share = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     rope["rotary_dim"] = head_dim if share is None else int(head_dim * share)
     if kind in ("yarn", "longrope"):
@@ -107,5 +107,11 @@ def _rope(raw: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> di
 
 
 def _longest(raw: Mapping[str, Any]) -> int:
-    longest: int = raw["max_position_embeddings"]
-    return longest
+    return _whole(raw["max_position_embeddings"])
+
+
+def _whole(length: float | str) -> int:
+    """Some configs write a length as 32768.0, which transformers takes as well."""
+    if int(length) != float(length):
+        raise ValueError(f"a length of {length} positions")
+    return int(length)

@@ -3,6 +3,7 @@
 import logging
 import os
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from api.trace_context import TraceContext
 from proxy.timeline.exchange import HttpExchange
@@ -25,10 +26,14 @@ class Tracing(Protocol):
 
 
 def build_tracing(endpoint: str | None, model: str) -> Tracing | None:
-    """None without an endpoint; SystemExit if --otlp-traces-endpoint is set without the SDK.
+    """None without an endpoint; SystemExit if that is no URL or the SDK is missing.
 
     Spans that are still buffered when the process ends are exported then.
     """
+    if endpoint is not None and not _is_url(endpoint):
+        raise SystemExit(
+            f"--otlp-traces-endpoint is {endpoint!r}, which is no http:// or https:// URL"
+        )
     if endpoint is None and not any(os.environ.get(name) for name in ENDPOINTS):
         return None
     try:
@@ -39,3 +44,11 @@ def build_tracing(endpoint: str | None, model: str) -> Tracing | None:
         logger.warning("%s (or unset OTEL_EXPORTER_OTLP_*)", MISSING)
         return None
     return otlp_spans(endpoint, model)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # no port is that
+        return False

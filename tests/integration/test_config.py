@@ -151,6 +151,14 @@ def test_yarn_without_a_factor_reaches_the_last_position() -> None:
     assert parse_config(raw_config("llama", rope_parameters=scaling)).ropes[0].factor == 4
 
 
+def test_lengths_may_be_written_as_whole_floats() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128.0}
+    settings = {"rope_parameters": scaling, "max_position_embeddings": 512.0}
+    config = parse_config(raw_config("llama", **settings))
+    trained = config.ropes[0].original_max_position_embeddings
+    assert (trained, config.max_positions) == (128, 512)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

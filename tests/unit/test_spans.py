@@ -191,6 +191,14 @@ def test_without_an_endpoint_there_are_no_spans(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    "endpoint", ["", "foo", "localhost:4318", "http://:4318", "http://a:b", "ftp://a/"]
+)
+def test_an_endpoint_that_is_no_url_is_refused_at_the_start(endpoint: str) -> None:
+    with pytest.raises(SystemExit, match="which is no http"):
+        build_tracing(endpoint, "tiny")
+
+
+@pytest.mark.parametrize(
     ("path", "operation"),
     [
         ("/v1/chat/completions", "chat"),
