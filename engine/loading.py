@@ -81,6 +81,7 @@ def open_engine(
     for flag, asked in (
         ("--kv-offloading-size", config.kv_offloading_size),
         ("--kv-disk-path", config.kv_disk_path),
+        ("--kv-events-config", config.kv_cache_events or None),
     ):
         if asked is not None:
             raise UnusableTier(f"{flag}: encoders keep no KV")
@@ -262,6 +263,8 @@ def _decoder_engine(
     tiers = open_tiers(config, info, memory)
     if tiers is not None:
         engine.attach_tiers(tiers)
+    if config.kv_cache_events:
+        engine.log_cache_events()
     if pooling.generates:
         vocabulary, ends = engine.sampler.vocabulary, info.eos_token_ids
         engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)

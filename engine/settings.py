@@ -104,7 +104,8 @@ class EngineConfig:
     is `auto` or `safetensors`, or `dummy`: weights generated from `seed`.
     `tensor_parallel_size` is the number of ranks that share the model; if more than one, the
     other ranks are started before the engine is opened. `lora_modules` are the LoRA adapters
-    that requests may name, in the form that `read_lora_modules` reads.
+    that requests may name, in the form that `read_lora_modules` reads. With `kv_cache_events`
+    steps report what happens to the prefix cache.
     """
 
     model: str
@@ -130,6 +131,7 @@ class EngineConfig:
     kv_offloading_size: float | None = None
     kv_disk_path: str | None = None
     kv_disk_size: float = 16.0
+    kv_cache_events: bool = False
 
     @property
     def dummy_seed(self) -> int | None:

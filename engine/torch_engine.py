@@ -1,7 +1,7 @@
 """The engine behind engine/api.py: scheduler, paged KV and decoder, one batch at a time."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.api import (
     Admitted,
@@ -20,6 +20,7 @@ from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
 from engine.running.runner import PlainRunner, Runner
 from engine.sampling.sampler import Sampler
+from engine.scheduling.cache_log import CacheLog
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.lending import BlockLoans
 from engine.scheduling.scheduler import Scheduler
@@ -74,6 +75,10 @@ class TorchEngine:
         runner = runner or PlainRunner(decoder, memory)
         stepper = stepper_for(PlainStepper(scheduler, decoder, runner, sampler, pooler))
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler, stepper)
+
+    def log_cache_events(self) -> None:
+        """Report what happens to the prefix cache; to be called before the first request."""
+        self.scheduler.sequences.kv.log = CacheLog(self.info.block_size)
 
     def attach_tiers(self, tiers: Tiers) -> None:
         """Keep evicted KV blocks in lower tiers; to be called before the first request."""
@@ -184,12 +189,14 @@ class TorchEngine:
 
     def step(self) -> StepResult:
         """Run the batch; an engine without work checks its bookkeeping instead."""
-        batch = self.scheduler.batch
-        if not batch:
+        if self.scheduler.batch:
+            result = self.stepper.step()
+        else:
             self.stepper.finish()
             self.scheduler.sequences.check_idle()
-            return StepResult((), (), 0)
-        return self.stepper.step()
+            result = StepResult((), (), 0)
+        events = self.scheduler.sequences.kv.take_log()
+        return replace(result, cache_events=events) if events else result
 
     def _to_be_filled(self, reservation: Reservation) -> Seq[int]:
         return reservation.blocks[reservation.filled // self.info.block_size :]

@@ -11,6 +11,8 @@ from discovery.checks import at_least, is_host, is_port, not_empty
 from discovery.errors import MalformedAddress
 from discovery.registration import DEFAULT_PORT, Role, is_plain_name
 from engine.settings import LORA_FLAG, read_lora_modules, read_speculative_config
+from node.kv_events.settings import FLAG as KV_EVENTS_FLAG
+from node.kv_events.settings import read_kv_events_config
 
 HTTP_PORTS = {Role.PREFILL: 8100, Role.DECODE: 8200}
 KV_PORTS = {Role.PREFILL: 21001, Role.DECODE: 22001}
@@ -88,6 +90,8 @@ class ServingOptions:
     """Which bytes of transferred KV are verified; the stricter of two nodes decides."""
     kv_load_failure: Literal["recompute", "fail"] = "recompute"
     """If KV is lost, late or corrupt: the decode node runs the prompt, or fails for a retry."""
+    kv_events_config: str | None = None
+    """Publish what the prefix cache has, by ZMQ, as JSON in vLLM's form. Default: nowhere."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     cluster_key: str | None = field(default=None, repr=False)
@@ -109,6 +113,7 @@ class ServingOptions:
         not_empty(self)
         is_host("host", self.host)
         self._check_tiers()
+        self._check_prefix_caching()
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"--gpu-memory-utilization {share} is not above 0 and up to 1")
@@ -117,6 +122,11 @@ class ServingOptions:
         for module in read_lora_modules(self.lora_modules):
             if not is_plain_name(module.name):
                 raise ValueError(f"{LORA_FLAG}: a name that is too long or not printable")
+
+    @property
+    def kv_cache_events(self) -> bool:
+        """Whether anybody is told what happens to the prefix cache; raises ValueError."""
+        return read_kv_events_config(self.kv_events_config).on
 
     def refuse_ambiguous_adapters(self, names: tuple[str, ...]) -> None:
         """Raises ValueError if an adapter is called as one of the model's `names`."""
@@ -130,10 +140,15 @@ class ServingOptions:
             if size is not None and not 0 < size < math.inf:
                 flag = "--" + name.replace("_", "-")
                 raise ValueError(f"{flag} {size} has to be more than 0, and finite")
-        tiered = self.kv_offloading_size is not None or self.kv_disk_path is not None
-        if tiered and not self.enable_prefix_caching:
-            flag = "--kv-disk-path" if self.kv_disk_path else "--kv-offloading-size"
-            raise ValueError(f"{flag} goes with --enable-prefix-caching only")
+
+    def _check_prefix_caching(self) -> None:
+        for flag, asked in (
+            ("--kv-disk-path", self.kv_disk_path is not None),
+            ("--kv-offloading-size", self.kv_offloading_size is not None),
+            (KV_EVENTS_FLAG, self.kv_cache_events),
+        ):
+            if asked and not self.enable_prefix_caching:
+                raise ValueError(f"{flag} goes with --enable-prefix-caching only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from decode_node.worker import DecodeWorker
 from discovery.lifeline import die_with_parent, end_with, first_line
 from discovery.logs import start_logging
 from discovery.ports import listening_at
+from engine.cache_events import CacheEvent
 from engine.cores import usable_cores
 from engine.errors import EngineError, RankLost
 from engine.loading import open_engine
@@ -84,7 +85,7 @@ class EngineServer:
         self.connector.service.clear_news()
         self.connector.check()
         self._send_events(self.loop.prepare())
-        self._send_events(self.loop.run())
+        self._send_events(self.loop.run(), self.loop.cache_events)
         if time.monotonic() - self.last_sent_at >= HEARTBEAT_S:
             self._send([])
 
@@ -106,14 +107,17 @@ class EngineServer:
         if not set_niceness(self.door_niceness + niceness):
             log.warning("may not give way less to others: that takes CAP_SYS_NICE")
 
-    def _send_events(self, events: Sequence[LegEvent]) -> None:
-        if events:
-            self._send(list(events))
+    def _send_events(
+        self, events: Sequence[LegEvent], cache_events: Sequence[CacheEvent] = ()
+    ) -> None:
+        if events or cache_events:
+            self._send(list(events), cache_events)
 
-    def _send(self, events: list[LegEvent]) -> None:
+    def _send(self, events: list[LegEvent], cache_events: Sequence[CacheEvent] = ()) -> None:
         self.last_sent_at = time.monotonic()
         late_s = self.connector.service.late_s
-        outputs = EngineOutputs(events, self.loop.load, self.loop.load_failures, late_s)
+        load, failures = self.loop.load, self.loop.load_failures
+        outputs = EngineOutputs(events, load, failures, late_s, tuple(cache_events))
         self.door.send(encode(outputs))
 
 

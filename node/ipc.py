@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from api.generator import Event, Leg, PooledEvent
 from engine.api import EngineLoad
+from engine.cache_events import CacheEvent
 from engine.pooling.config import DEFAULT_POOLING, PoolingConfig
 from engine.request import PoolingRequest, Request, RequestId
 from engine.settings import EngineConfig
@@ -113,12 +114,14 @@ class EngineOutputs(msgspec.Struct, frozen=True, tag="news"):
 
     `load_failures` counts KV loads that failed since the engine's start, by kind.
     `sweep_late_s`: by how many seconds the transfer thread is late in expiring leases.
+    `cache_events` are what has happened to the prefix cache, if somebody wants to know.
     """
 
     events: Sequence[tuple[RequestId, Event | PooledEvent]]
     load: EngineLoad
     load_failures: Mapping[str, int] = {}
     sweep_late_s: float = 0.0
+    cache_events: tuple[CacheEvent, ...] = ()
 
 
 ToEngine = SubmitLeg | SubmitPooling | Abort | SetNiceness

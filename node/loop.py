@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from api.generator import Event, Leg, PooledEvent
 from decode_node.worker import DecodeWorker
 from engine.api import Engine, EngineLoad
+from engine.cache_events import CacheEvent
 from engine.request import PoolingRequest, Request, RequestId
 from prefill_node.pooling import PoolingWorker
 from prefill_node.worker import PrefillWorker
@@ -32,13 +33,15 @@ class NodeLoop:
     """Call `prepare` and `run` in turn; send the events of `prepare` before `run`.
 
     `idle` after a `run` means that there was nothing to compute: wait for a message of the door
-    or a transfer, but only briefly while `has_waiting_legs`.
+    or a transfer, but only briefly while `has_waiting_legs`. `cache_events` are those of the
+    last `run`.
     """
 
     engine: Engine
     prefill: PrefillWorker
     decode: DecodeWorker
     idle: bool = True
+    cache_events: Sequence[CacheEvent] = ()
     pooling: PoolingWorker = field(init=False)
     _waiting: list["_WaitingLeg"] = field(default_factory=list)
     _fetching: dict[RequestId, "_WaitingLeg"] = field(default_factory=dict)
@@ -120,6 +123,6 @@ class NodeLoop:
         began = self.prefill.clock()
         result = self.engine.step()
         self.decode.fetcher.record_pace(result.num_tokens, self.prefill.clock() - began)
-        self.idle = result.num_tokens == 0
+        self.idle, self.cache_events = result.num_tokens == 0, result.cache_events
         workers = self.prefill, self.decode, self.pooling
         return [event for worker in workers for event in worker.book(result)]

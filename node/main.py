@@ -28,13 +28,18 @@ from discovery.ports import listening_at
 from discovery.registration import Registration, Role
 from discovery.signed_calls import CallKey
 from engine.grammars.checking import GrammarChecker
-from engine.settings import EngineConfig, read_speculative_config
+from engine.settings import read_lora_modules
 from node.addresses import UnreachableAddress, advertised_host
-from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
+from node.config import HTTP_PORTS, NodeConfig
 from node.engine_client import EngineClient, EngineDied
+from node.engine_job import engine_process_config, niceness_of
 from node.failures import first_failure
 from node.identity import NodeIdentity
-from node.ipc import EngineProcessConfig
+from node.ipc import EngineOutputs
+from node.kv_events.encoding import EventEncoder
+from node.kv_events.publisher import KvEventPublisher, SilentPublisher, event_publisher
+from node.kv_events.route import event_sources_route
+from node.kv_events.settings import read_kv_events_config
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from node.order_route import OrderRoute
@@ -48,7 +53,6 @@ GONE_S = 10.0  # without a sign of life from the proxy's host
 SLOW_CLIENT_S = 600.0  # a proxy is as slow as its client, and cuts slow clients off itself
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MOST_SHOWN = 8  # adapters, in a log line
-DECODE_NICENESS = 5  # where cores are shared, decode steps yield to prefill
 log = logging.getLogger(__name__)
 
 
@@ -67,11 +71,11 @@ def run(role: Role, config: NodeConfig) -> None:
 async def _serve(role: Role, config: NodeConfig) -> None:
     host = advertised_host(config.host, config.advertise_host, config.proxy)
     port = HTTP_PORTS[role] if config.port is None else config.port
-    with _listen(config.host, port) as listening:
+    with _listen(config.host, port) as listening, _kv_events(config, host) as kv_events:
         http_port, node_id = listening.getsockname()[1], uuid4().hex
         (codec, parcel), engine = await asyncio.gather(
             asyncio.to_thread(_load_text, config),
-            EngineClient.start(_engine_process_config(role, config, node_id, host)),
+            EngineClient.start(engine_process_config(role, config, node_id, host)),
         )
         addresses = (
             format_address(host, http_port),
@@ -84,7 +88,8 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         text = TextFilesRoute(parcel)
         try:
             with GrammarChecker() as grammars:
-                await _Node(config, engine, identity, listening, codec, grammars, text).run()
+                parts = codec, grammars, text, kv_events
+                await _Node(config, engine, identity, listening, *parts).run()
         finally:
             await engine.stop()
 
@@ -100,6 +105,7 @@ class _Node:
     codec: TextCodec
     grammars: GrammarChecker
     text: TextFilesRoute
+    kv_events: KvEventPublisher | SilentPublisher
 
     async def run(self) -> None:
         """Run until a stop signal has come and the node has drained; raises EngineDied."""
@@ -114,7 +120,7 @@ class _Node:
         controller = self._role_controller(announcer)
         server = NodeServer(uvicorn_config(self._app(controller), limiter))
         async with asyncio.TaskGroup() as tasks:
-            services = self.engine, announcer, controller, limiter
+            services = self.engine, announcer, controller, limiter, self.kv_events
             parts = [tasks.create_task(service.run()) for service in services]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
             try:
@@ -136,13 +142,18 @@ class _Node:
             self.identity,
             self.engine,
             announcer.announce_now,
-            lambda role: _niceness(role, self.config),
+            lambda role: niceness_of(role, self.config),
             self.config.drain_timeout_s,
         )
 
     def _app(self, controller: RoleController) -> Asgi:
         metrics, ready = NodeMetrics(), self.engine.ready
-        self.engine.on_outputs = metrics.record
+
+        def record(outputs: EngineOutputs) -> None:
+            metrics.record(outputs)
+            self.kv_events.publish(outputs.cache_events)
+
+        self.engine.on_outputs = record
         legs = LegFinder(self.identity.registration.zmq_address)
         door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
         served = ServedModel(
@@ -163,6 +174,7 @@ class _Node:
         app.register_blueprint(door.blueprint())
         app.register_blueprint(OrderRoute.of(controller, self.config.cluster_key).blueprint())
         app.register_blueprint(self.text.blueprint())
+        app.register_blueprint(event_sources_route(self.kv_events.sources))
         app.register_blueprint(
             openai_routes(self.engine, served, legs.of_text, embedder=self.engine)
         )
@@ -239,39 +251,13 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
 
 
-def _engine_process_config(
-    role: Role, config: NodeConfig, node_id: str, host: str
-) -> EngineProcessConfig:
-    engine = {name: getattr(config, name) for name in EngineConfig.__dataclass_fields__}
-    engine["speculative_config"] = _speculation_of(role, config.speculative_config)
-    return EngineProcessConfig(
-        engine=EngineConfig(**engine),
-        ipc_address=f"ipc://@pdserve-{node_id}",
-        engine_id=node_id,
-        connector=config.kv_connector,
-        kv_host=config.host,
-        kv_port=KV_PORTS[role] if config.kv_port is None else config.kv_port,
-        advertise_host=host,
-        log_level=config.log_level,
-        kv_checksum=config.kv_checksum,
-        kv_load_failure=config.kv_load_failure,
-        niceness=_niceness(role, config),
-        cluster_key=config.cluster_key,
-        lossy_log=config.supervisor_fd is not None,
-    )
-
-
-def _speculation_of(role: Role, settings: str | None) -> str | None:
-    """A prefill node draws one token of an answer: it does not load a draft model.
-
-    After a change of role it decodes without drafts.
-    """
-    if settings is None or role is not Role.PREFILL:
-        return settings
-    if read_speculative_config(settings).model is None:
-        return settings
-    log.info("a prefill node loads no draft model")
-    return None
+def _kv_events(
+    config: NodeConfig, host: str
+) -> contextlib.AbstractContextManager[KvEventPublisher | SilentPublisher]:
+    wanted = read_kv_events_config(config.kv_events_config)
+    adapters = [module.name for module in read_lora_modules(config.lora_modules)]
+    encoder = EventEncoder(config.block_size, adapters, wanted.encoding == "array")
+    return event_publisher(wanted, encoder, config.host, host)
 
 
 def _shown(registration: Registration) -> str:
@@ -279,10 +265,6 @@ def _shown(registration: Registration) -> str:
     shown, more = registration.adapters[:MOST_SHOWN], len(registration.adapters) - MOST_SHOWN
     names = ", ".join((f"{registration.model}", *shown))
     return f"{names} and {more} more adapters" if more > 0 else names
-
-
-def _niceness(role: Role, config: NodeConfig) -> int:
-    return DECODE_NICENESS if role is Role.DECODE and config.device == "cpu" else 0
 
 
 def _load_text(config: NodeConfig) -> tuple[TextCodec, TextParcel | None]:

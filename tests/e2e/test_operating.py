@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from bench.cpu import children, cpu_seconds
-from node.main import DECODE_NICENESS
+from node.engine_job import DECODE_NICENESS
 from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
 from tests.fakes.driver import prompt
 from tests.fakes.ports import free_ports

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from discovery.registration import Role
-from node.main import DECODE_NICENESS
+from node.engine_job import DECODE_NICENESS
 from tests.e2e.cluster import Running, running, tokens_of
 from tests.fakes.driver import prompt
 from tests.fakes.waiting import LOOK_AGAIN_S, comes_true

@@ -11,7 +11,7 @@ from deploy.up import NODE_OPTIONS, _flags
 from discovery.registration import Role
 from engine.settings import LORA_FLAG, LoraModule, read_lora_modules
 from node.config import NodeConfig
-from node.main import _engine_process_config
+from node.engine_job import engine_process_config
 
 TWO = ("sql=/adapters/sql", "law=/adapters/law=2")
 AS_VLLM = '{"name": "law", "path": "/adapters/law=2", "base_model_name": "m"}'
@@ -53,7 +53,7 @@ def test_a_path_may_contain_what_ends_a_name_and_json_is_understood() -> None:
 
 def test_the_engine_process_is_told_of_them() -> None:
     config = NodeConfig(model="m", lora_modules=TWO)
-    told = _engine_process_config(Role.DECODE, config, "n", "h")
+    told = engine_process_config(Role.DECODE, config, "n", "h")
     assert told.engine.lora_modules == TWO
 
 

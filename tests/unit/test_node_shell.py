@@ -15,6 +15,7 @@ from api.generator import (
 )
 from discovery.registration import Role, State
 from engine.api import EngineLoad
+from engine.cache_events import BlocksRemoved, BlocksStored
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.layout import KvLayout
 from kv_transfer.ticket import KvTicket
@@ -164,6 +165,10 @@ def test_what_others_relay_in_a_ticket_does_not_travel_on() -> None:
                 (rid, FailedEvent("gone", retryable=True, by_peer=True)),
             ],
             EngineLoad(0, 1, 3, 4, 5),
+            cache_events=(
+                BlocksStored((b"k" * 16,), None, (1, 2), "law", "salt"),
+                BlocksRemoved((b"k" * 16,)),
+            ),
         ),
     ],
 )

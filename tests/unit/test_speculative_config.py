@@ -5,7 +5,7 @@ import pytest
 from discovery.registration import Role
 from engine.settings import SpeculativeConfig, read_speculative_config
 from node.config import NodeConfig
-from node.main import _engine_process_config
+from node.engine_job import engine_process_config
 
 
 def test_what_vllm_writes_is_understood() -> None:
@@ -60,4 +60,4 @@ def test_a_prefill_node_loads_no_draft_model(
 ) -> None:
     """It draws one token of each answer."""
     config = NodeConfig(model="m", speculative_config=text)
-    assert _engine_process_config(role, config, "n", "h").engine.speculative_config == told
+    assert engine_process_config(role, config, "n", "h").engine.speculative_config == told

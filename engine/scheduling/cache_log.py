@@ -1,0 +1,56 @@
+"""A log of what enters and leaves the prefix cache."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from engine.cache_events import BlocksRemoved, BlocksStored, CacheEvent
+from engine.scheduling.sequence import Sequence
+
+
+@dataclass(slots=True)
+class CacheLog:
+    """Collects events until they are taken, in their order.
+
+    A block whose KV another node computed enters the prefix cache by its key alone. It is
+    logged when the first sequence adopts it, which knows its tokens; and not at all if it is
+    evicted before. So a block is stored and removed in turn.
+    """
+
+    block_size: int
+    _told: set[bytes] = field(default_factory=set)
+    _events: list[CacheEvent] = field(default_factory=list)
+
+    def store(self, seq: Sequence, first: int, end: int) -> None:
+        """Log its cached blocks from `first` to before `end`, as far as they are new."""
+        begin = first
+        for index in range(first, end + 1):
+            if index < end and seq.keys[index] not in self._told:
+                continue
+            if begin < index:
+                self._store(seq, begin, index)
+            begin = index + 1
+
+    def remove(self, key: bytes) -> None:
+        """Log that the block of this key was evicted."""
+        if key not in self._told:
+            return
+        self._told.remove(key)
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlocksRemoved):
+            self._events[-1] = BlocksRemoved((*last.keys, key))
+        else:
+            self._events.append(BlocksRemoved((key,)))
+
+    def take(self) -> Seq[CacheEvent]:
+        """The events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def _store(self, seq: Sequence, begin: int, end: int) -> None:
+        keys, size, request = tuple(seq.keys[begin:end]), self.block_size, seq.request
+        parent = seq.keys[begin - 1] if begin else None
+        tokens = tuple(seq.tokens[begin * size : end * size])
+        self._told.update(keys)
+        self._events.append(
+            BlocksStored(keys, parent, tokens, request.adapter, request.cache_salt)
+        )

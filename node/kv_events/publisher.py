@@ -1,0 +1,182 @@
+"""Publishes cache events at a ZMQ PUB socket, and the last ones again to who asks for them.
+
+    PUB     [topic, sequence number, batch]                      for each batch
+    ROUTER  [client, "", first number]                           a request to replay
+            [client, "", topic, sequence number, batch] ...      the batches from there on
+            [client, "", "", -1, ""]                             the end
+
+Numbers are 8 bytes, big-endian, and count batches from 0. This is vLLM's protocol, since 0.26.
+A subscriber that finds a gap asks for a replay; one that comes later than what is kept knows
+nothing of older blocks until they are stored again.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from discovery.address import format_address
+from engine.cache_events import CacheEvent
+from node.kv_events.encoding import RANK, EventEncoder
+from node.kv_events.settings import FLAG, KvEventsConfig, is_bound
+
+PORT = 5557
+NUMBER_BYTES, END = 8, -1
+LARGEST_REQUEST = 256  # bytes
+AT_ONCE = 64  # replayed batches before other tasks have a turn
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class KvEventPublisher:
+    """Publishes from `open` to `close`; answers requests to replay while `run` runs.
+
+    `sources` describes it as vLLM's GET /kv_event_sources does, with addresses to connect to.
+    """
+
+    config: KvEventsConfig
+    encoder: EventEncoder
+    sources: Mapping[str, Mapping[str, object]]
+    _context: zmq.asyncio.Context
+    _publisher: "zmq.Socket[bytes]"
+    _replays: zmq.asyncio.Socket
+    clock: Callable[[], float] = time.time
+    _published: int = 0
+    _kept: deque[tuple[int, bytes]] = field(default_factory=deque)
+
+    @classmethod
+    def open(
+        cls, config: KvEventsConfig, encoder: EventEncoder, host: str, advertised: str
+    ) -> "KvEventPublisher":
+        """Bind or connect the sockets; raises OSError. Others reach `host` by `advertised`."""
+        context = zmq.asyncio.Context()
+        plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        publisher, replays = plain.socket(zmq.PUB), context.socket(zmq.ROUTER)
+        publisher.setsockopt(zmq.SNDHWM, config.hwm)
+        replays.setsockopt(zmq.SNDHWM, config.buffer_steps + 1)
+        replays.setsockopt(zmq.MAXMSGSIZE, LARGEST_REQUEST)
+        wanted = config.endpoint or f"tcp://{format_address(host, PORT)}"
+        open_ = _bind if config.endpoint is None or is_bound(wanted) else _connect
+        again = config.replay_endpoint
+        try:
+            endpoint = open_(publisher, wanted, advertised)
+            again = again and _bind(replays, again, advertised)
+        except OSError:
+            _close(context, publisher, replays)
+            raise
+        told = {
+            **msgspec.structs.asdict(config),
+            "endpoint": endpoint,
+            "replay_endpoint": again,
+        }
+        sources = {str(RANK): told}
+        kept = deque[tuple[int, bytes]](maxlen=config.buffer_steps)
+        return cls(config, encoder, sources, context, publisher, replays, _kept=kept)
+
+    def publish(self, events: Sequence[CacheEvent]) -> None:
+        """Publish one batch. It never waits: a subscriber that is too slow loses batches."""
+        if not events:
+            return
+        batch, number = self.encoder.encode(self.clock(), events), self._published
+        self._publisher.send_multipart([self._topic, _number(number), batch])
+        self._published += 1
+        if self.config.replay_endpoint is not None:
+            self._kept.append((number, batch))
+
+    async def run(self) -> None:
+        """Answer requests to replay, one after the other, until cancelled."""
+        while True:
+            client, *rest = await self._replays.recv_multipart()
+            if len(rest) == 2 and rest[0] == b"" and len(rest[1]) == NUMBER_BYTES:
+                first = int.from_bytes(rest[1], "big", signed=True)
+                await self._replay(client, first)
+            else:
+                log.warning("a request to replay KV events is none: %d frames", len(rest))
+
+    def close(self) -> None:
+        """Close the sockets; for up to a second, what was published is still sent."""
+        _close(self._context, self._publisher, self._replays, linger_ms=1000)
+
+    @property
+    def _topic(self) -> bytes:
+        return self.config.topic.encode()
+
+    async def _replay(self, client: bytes, first: int) -> None:
+        wanted = [(number, batch) for number, batch in self._kept if number >= first]
+        for sent, (number, batch) in enumerate(wanted):
+            await self._replays.send_multipart(
+                [client, b"", self._topic, _number(number), batch]
+            )
+            if sent % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._replays.send_multipart([client, b"", b"", _number(END), b""])
+
+
+class SilentPublisher:
+    """In place of a KvEventPublisher where nothing is published."""
+
+    sources: Mapping[str, Mapping[str, object]] = {}
+
+    def publish(self, events: Sequence[CacheEvent]) -> None:
+        """Nothing is logged, so there are none."""
+
+    async def run(self) -> None:
+        """There is nothing to answer."""
+
+
+@contextmanager
+def event_publisher(
+    config: KvEventsConfig, encoder: EventEncoder, host: str, advertised: str
+) -> Iterator[KvEventPublisher | SilentPublisher]:
+    """A publisher, closed at the end; see KvEventPublisher.open."""
+    if not config.on:
+        yield SilentPublisher()
+        return
+    publisher = KvEventPublisher.open(config, encoder, host, advertised)
+    try:
+        log.info("KV events: %s", publisher.sources[str(RANK)]["endpoint"])
+        yield publisher
+    finally:
+        publisher.close()
+
+
+def _close(
+    context: zmq.asyncio.Context, *sockets: "zmq.Socket[Any]", linger_ms: int = 0
+) -> None:
+    for socket in sockets:
+        socket.close(linger=linger_ms)
+    context.term()
+
+
+def _bind(socket: "zmq.Socket[Any]", endpoint: str, advertised: str) -> str:
+    """Bind; returns the endpoint for others to connect to."""
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        raise OSError(f"{FLAG}: {endpoint} cannot be bound: {error}") from error
+    bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    if not bound.startswith("tcp://"):
+        return bound
+    return f"tcp://{format_address(advertised, bound.rpartition(':')[2])}"
+
+
+def _connect(socket: "zmq.Socket[Any]", endpoint: str, _: str) -> str:
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        raise OSError(f"{FLAG}: {endpoint} cannot be connected to: {error}") from error
+    return endpoint
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(NUMBER_BYTES, "big", signed=True)
