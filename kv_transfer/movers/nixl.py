@@ -40,6 +40,7 @@ from kv_transfer.movers.nixl_reads import (
     NixlSource,
     Transfer,
     TransferMaker,
+    has_ended,
     note_connected,
 )
 from kv_transfer.movers.nixl_staging import StagingPool
@@ -270,19 +271,11 @@ class NixlMover:
 
     def _is_over(self, read: NixlRead, transfer: Transfer) -> bool:
         """Whether this transfer writes nothing more."""
-        handle, landing = transfer.handle, transfer.landing
+        landing = transfer.landing
         if landing is not None and landing.under_way:
             return landing.is_over()
-        try:
-            state = self.agent.check_xfer_state(handle)
-        except FAILURES as error:
-            state = "ERR"
-            read.fail(PeerUnreachable(repr(error)))
-        if state == "PROC":
+        if not has_ended(self.agent, read, transfer.handle):
             return False
-        if state == "ERR":
-            read.fail(PeerUnreachable("the transfer failed"))
-        handle.release()
         read.be_patient(self.clock())
         return landing is None or landing.arrived(wanted=read.error is None)
 

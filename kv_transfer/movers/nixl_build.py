@@ -58,6 +58,8 @@ FAILURES = (
     bindings.nixlUnknownError,
 )
 """The exceptions that NIXL raises."""
+STILL_ACTIVE: type[Exception] = bindings.nixlRepostActiveError
+"""What it raises for a transfer that has not ended, and cannot be stopped."""
 
 
 def start_agent(name: str) -> "nixl_agent":

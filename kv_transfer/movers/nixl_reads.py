@@ -4,19 +4,22 @@ Over shared memory and RDMA a read advances by itself, once there is a connectio
 the connection, and always over plain TCP, UCX needs the source's agent to be polled.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kv_transfer.errors import TransferError
+from kv_transfer.errors import PeerUnreachable, TransferError
 from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.movers.nixl_build import FAILURES, STILL_ACTIVE
 from kv_transfer.movers.staging import StagedTransfer
 from kv_transfer.regions import RemoteRegion
 
 if TYPE_CHECKING:
-    from nixl_cu12._api import nixl_prepped_dlist_handle, nixl_xfer_handle
+    from nixl_cu12._api import nixl_agent, nixl_prepped_dlist_handle, nixl_xfer_handle
 
+log = logging.getLogger(__name__)
 STALLED_S = 0.01  # without a piece that ends
 
 
@@ -72,6 +75,29 @@ class NixlRead:
         """Start nothing more; the read ends when its started transfers have ended."""
         self.error = self.error or error
         self.waiting.clear()
+
+
+def has_ended(agent: "nixl_agent", read: NixlRead, handle: "nixl_xfer_handle") -> bool:
+    """Whether NIXL writes nothing more for this transfer; if so, its handle is released.
+
+    If it failed, so does the read. A handle that NIXL does not let go is its own to keep.
+    """
+    try:
+        state = agent.check_xfer_state(handle)
+    except FAILURES as error:
+        state = "ERR"
+        read.fail(PeerUnreachable(repr(error)))
+    if state == "PROC":
+        return False
+    if state == "ERR":
+        read.fail(PeerUnreachable("the transfer failed"))
+    try:
+        handle.release()
+    except STILL_ACTIVE:
+        return False
+    except FAILURES as error:
+        log.warning("NIXL does not release a transfer that is over: %r", error)
+    return True
 
 
 def note_connected(over: Iterable[NixlRead]) -> None:
