@@ -50,18 +50,15 @@ class Checkpoint:
     @property
     def weight_files(self) -> Sequence[Path]:
         """The safetensors files, in a stable order."""
-        index, whole = self.folder / INDEX, self.folder / WEIGHTS
-        files = list[Path]()
-        if index.exists():
-            places = read_json(index).get("weight_map")
-            if not isinstance(places, dict):
-                raise UnusableCheckpoint(f"{index}: weight_map says of no tensor where it is")
-            names = {str(name) for name in places.values()}
-            files = [self.folder / name for name in sorted(names)]
-        if whole.exists() and not (files and all(file.exists() for file in files)):
-            files = [whole]  # transformers leaves the index of an earlier save beside it
-        if not files:
-            files = sorted(self.folder.glob("*.safetensors"))
+        whole, index = self.folder / WEIGHTS, self.folder / INDEX
+        files = sorted(self.folder.glob("*.safetensors"))
+        named = _files_named(index) if index.exists() else []
+        if whole in named and all(file.exists() for file in named):
+            files = named
+        elif whole.exists():
+            files = [whole]  # as transformers: an index beside it is of another save
+        elif named:
+            files = named
         for file in files:
             if not file.exists():
                 raise UnusableCheckpoint(f"{file} is missing")
@@ -102,6 +99,14 @@ class Checkpoint:
     def fingerprint(self, variant: Variant = NO_VARIANT) -> str:
         """Equal for equal config, tokenizer and weights, whatever the folder's name."""
         return fingerprint_of(self.made_of(variant))
+
+
+def _files_named(index: Path) -> list[Path]:
+    """The files that an index names, in a stable order."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict):
+        raise UnusableCheckpoint(f"{index}: weight_map says of no tensor where it is")
+    return [index.parent / name for name in sorted({str(name) for name in places.values()})]
 
 
 def fingerprint_of(parts: Variant) -> str:

@@ -117,6 +117,29 @@ def test_an_index_of_an_earlier_save_is_ignored(folder: Path, tmp_path: Path) ->
     assert run(load(again), [request]) == run(load(folder), [request])
 
 
+def test_one_whole_file_comes_before_the_files_of_another_save(
+    original: Path, folder: Path, tmp_path: Path
+) -> None:
+    """As in transformers, where both are complete."""
+    sharded = make_checkpoint(tmp_path / "sharded", max_shard_size="60KB")
+    for file in sharded.glob("model*.safetensors*"):
+        shutil.copy(file, folder)
+    edit_weights(folder, lambda tensors: tensors[NORM].fill_(3.0))
+    assert open_checkpoint(str(folder)).weight_files == [folder / "model.safetensors"]
+    assert load(folder).info.fingerprint != load(original).info.fingerprint
+
+
+def test_files_that_an_index_names_beside_the_whole_one_are_read(folder: Path) -> None:
+    more, index = folder / "more.safetensors", folder / "model.safetensors.index.json"
+    tensors = load_file(folder / "model.safetensors")
+    save_file({NORM: tensors.pop(NORM)}, more)
+    save_file(tensors, folder / "model.safetensors")
+    names = {**dict.fromkeys(tensors, "model.safetensors"), NORM: more.name}
+    index.write_text(json.dumps({"weight_map": names}))
+    assert len(open_checkpoint(str(folder)).weight_files) == 2
+    load(folder)
+
+
 def test_no_weights_at_all(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     refused(folder, "no safetensors files")
