@@ -15,6 +15,8 @@ from engine.errors import UnusableCheckpoint
 
 PROTOCOL_MAJOR = 1
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MODELOPT = "hf_quant_config.json"
+"""Of older checkpoints of NVIDIA ModelOpt, whose config says nothing of it."""
 FETCHED_OF_DUMMIES = ("*.json", "*.jinja", "tokenizer*")
 FETCHED = (*FETCHED_OF_DUMMIES, "*.safetensors")
 NOT_FETCHED = ["[!0-9]*/*.safetensors", "consolidated*"]
@@ -135,7 +137,17 @@ def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:
     config = folder / "config.json"
     if not config.exists():
         raise UnusableCheckpoint(f"{config} is missing")
-    return Checkpoint(folder, read_json(config), dummy_seed)
+    return Checkpoint(folder, _with_packing(read_json(config), folder / MODELOPT), dummy_seed)
+
+
+def _with_packing(config: dict[str, Any], told: Path) -> dict[str, Any]:
+    """The config; if it does not say how weights are quantized, with what ModelOpt told."""
+    if config.get("quantization_config") or not told.exists():
+        return config
+    how = read_json(told).get("quantization")
+    if not isinstance(how, dict):
+        raise UnusableCheckpoint(f"{told} does not say how weights are quantized")
+    return {**config, "quantization_config": {"quant_method": "modelopt", **how}}
 
 
 def fetch(model: str, patterns: Sequence[str]) -> Path:

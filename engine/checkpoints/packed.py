@@ -3,6 +3,8 @@
 Nothing is requantized: the numbers and the scales are the checkpoint's, in another layout.
 """
 
+import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.checkpoints.packing import PER_WORD, Packing
+from engine.checkpoints.store import Tensors
 from engine.errors import UnusableCheckpoint
 from engine.kernels.rows import E4M3
 from engine.kernels.weights import (
@@ -21,6 +24,7 @@ from engine.kernels.weights import (
     packed_halves,
 )
 
+log = logging.getLogger(__name__)
 Take = Callable[..., Tensor]
 """Returns a tensor by name and shape, as it is in its file; None allows any size."""
 BITS = 4
@@ -39,6 +43,25 @@ MARKS: Mapping[str, tuple[str, ...]] = {
 STATIC = ("input_scale", "activation_scale")
 """Static scales of inputs; unused, because scales from the inputs themselves lose less."""
 STACKED_SCALES = "_scale_inv"
+KV_SCALE = re.compile(r"\.self_attn\.(\w+_proj\.)?([qkv]|kv)_scale$|\.[kv]_proj\.output_scale$")
+"""Scales of a KV cache in 8 bits; unused, because ours is not quantized."""
+
+
+def left_over(packing: Packing | None, files: Mapping[str, Tensors]) -> list[str]:
+    """Of tensors that no layer took, those that make another model; logs unused KV scales."""
+    scales = [name for name in files if KV_SCALE.search(name)]
+    if scales:
+        told = "%d scales of a quantized KV cache are not used: ours is not quantized"
+        log.info(told, len(scales))
+    others = sorted(set(files).difference(scales))
+    return [name for name in others if not _adds_nothing(packing, files[name], name)]
+
+
+def _adds_nothing(packing: Packing | None, file: Tensors, name: str) -> bool:
+    """A bias of zeros: AutoGPTQ gave one to every product, wanted or not."""
+    if packing is None or packing.layout != "gptq" or not name.endswith(".bias"):
+        return False
+    return not file.get_tensor(name).any()
 
 
 def read_packed(

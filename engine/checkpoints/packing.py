@@ -45,6 +45,7 @@ def read_packing(raw: Mapping[str, Any]) -> Packing | None:
         "compressed-tensors": _compressed,
         "awq": _awq,
         "gptq": _gptq,
+        "modelopt": _modelopt,
     }
     if not isinstance(given, Mapping) or method not in readers:
         known = ", ".join(readers)
@@ -80,11 +81,20 @@ def _fbgemm(given: Mapping[str, Any]) -> Packing:
     return Packing(layout="compressed fp8")
 
 
-def _compressed(given: Mapping[str, Any]) -> Packing:
+def _modelopt(given: Mapping[str, Any]) -> Packing:
+    """NVIDIA ModelOpt's fp8: one scale for a tensor."""
+    _only(given, quant_algo=("FP8",))
+    return Packing(layout="fp8", tensors=True, static=True)
+
+
+def _compressed(given: Mapping[str, Any]) -> Packing | None:
+    """None: only a KV cache was to be quantized, which ours is not."""
     groups = list((given.get("config_groups") or {}).values())
+    if not groups and given.get("kv_cache_scheme"):
+        return None
     if len(groups) != 1:
         raise ValueError(f"{len(groups)} config_groups are not supported")
-    _only(given, format=("float-quantized", "pack-quantized"), kv_cache_scheme=(None,))
+    _only(given, format=("float-quantized", "pack-quantized"))
     weights, inputs = (groups[0].get(key) or {} for key in ("weights", "input_activations"))
     if given["format"] == "pack-quantized":
         if inputs:

@@ -18,7 +18,14 @@ from rich.progress import Progress
 from torch import Tensor
 
 from engine.checkpoints.linear import Linear, linear
-from engine.checkpoints.packed import MARKS, STACKED_SCALES, STATIC, read_packed, read_stack
+from engine.checkpoints.packed import (
+    MARKS,
+    STACKED_SCALES,
+    STATIC,
+    left_over,
+    read_packed,
+    read_stack,
+)
 from engine.checkpoints.packing import Packing
 from engine.checkpoints.progress import loading_progress
 from engine.checkpoints.storage import ExpertStack, LinearFactory
@@ -257,14 +264,8 @@ class WeightLoader:
         """
         if self.adapters is not None:
             self.adapters.check_all_taken()
-        if left := sorted(name for name in self.files if not self._adds_nothing(name)):
+        if left := left_over(self.packing, self.files):
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
-
-    def _adds_nothing(self, name: str) -> bool:
-        """A bias of zeros: AutoGPTQ gave one to every product, wanted or not."""
-        if self.packing is None or self.packing.layout != "gptq" or not name.endswith(".bias"):
-            return False
-        return not self.files[name].get_tensor(name).any()
 
     def _stored(self, name: str) -> str:
         """The tensor's name in the files."""

@@ -39,6 +39,12 @@ CONFIGS: Mapping[str, dict[str, Any]] = {
         "weight_block_size": [SIDE, SIDE],
     },
     "fp8 static": {"quant_method": "fp8", "activation_scheme": "static"},
+    "fp8 of ModelOpt": {
+        "quant_method": "modelopt",
+        "quant_algo": "FP8",
+        "kv_cache_scheme": {**_EIGHT, "dynamic": False},
+        "ignore": ["lm_head"],
+    },
     "fp8 of Mistral": {
         "quant_method": "fp8",
         "activation_scheme": "static",
@@ -258,6 +264,7 @@ PACKERS: Mapping[str, Callable[[Tensor], Packed]] = {
     "fp8": _blocks,
     "fp8 ue8m0": partial(_blocks, powers=True),
     "fp8 static": partial(_tensors, scale="weight_scale", bound="input_scale", shape=()),
+    "fp8 of ModelOpt": partial(_tensors, scale="weight_scale", bound="input_scale", shape=()),
     "fp8 of Mistral": partial(
         _tensors, scale="weight_scale_inv", bound="activation_scale", shape=()
     ),

@@ -1,5 +1,6 @@
 """Checkpoints in 8 and in 4 bits: every number is what its layout says, or a clear refusal."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_what_does_not_go_with_such_a_checkpoint(
         ("fp8", {"activation_scheme": "static"}, "activation_scheme static"),
         ("fp8", {"scale_fmt": "e5m2"}, "scale_fmt e5m2"),
         ("float-quantized", {"format": "int-quantized"}, "format int-quantized"),
-        ("float-quantized", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
+        ("fp8 of ModelOpt", {"quant_algo": "NVFP4"}, "modelopt: quant_algo NVFP4"),
         ("float-quantized", {"config_groups": {}}, "0 config_groups"),
         ("awq", {"bits": 8}, "bits 8"),
         ("awq", {"group_size": -1}, "group_size -1"),
@@ -220,3 +221,51 @@ def test_a_layer_with_some_experts_unquantized_is_refused(layout: str, tmp_path:
     save_file(tensors, packed / WEIGHTS, {"format": "pt"})
     with pytest.raises(UnusableCheckpoint, match="some experts of a layer are quantized"):
         narrow(packed)
+
+
+KV_SCALES = {
+    "float-quantized": ("k_scale", "v_scale"),  # of llm-compressor
+    "float-quantized static": ("k_proj.output_scale", "v_proj.output_scale"),  # once
+    "fp8 of ModelOpt": ("k_proj.k_scale", "v_proj.v_scale"),
+    "fp8 static": ("kv_scale",),
+}
+SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+
+
+def add_scales(folder: Path, names: tuple[str, ...]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    for layer in {name.split("self_attn.")[0] for name in tensors if ".self_attn." in name}:
+        tensors |= {f"{layer}self_attn.{name}": torch.tensor([1e-3]) for name in names}
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+@pytest.mark.parametrize("layout", KV_SCALES)
+def test_scales_of_a_kv_cache_in_8_bits_are_not_used(
+    layout: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    packed, _ = made(tmp_path, "llama", layout)
+    before = run(narrow(packed), requests([prompt(30)]))
+    edit_config(packed, {"quantization_config": {**CONFIGS[layout], "kv_cache_scheme": SCHEME}})
+    add_scales(packed, KV_SCALES[layout])
+    with caplog.at_level("INFO"):
+        assert run(narrow(packed), requests([prompt(30)])) == before
+    assert "scales of a quantized KV cache are not used" in caplog.text
+
+
+def test_a_checkpoint_that_quantizes_only_its_kv_cache_is_a_plain_one(tmp_path: Path) -> None:
+    plain = make_checkpoint(tmp_path / "plain", **FAMILIES["llama"])
+    before = run(load(plain), requests([prompt(30)]))
+    told = {"quant_method": "compressed-tensors", "config_groups": {}, "format": "dense"}
+    edit_config(plain, {"quantization_config": {**told, "kv_cache_scheme": SCHEME}})
+    add_scales(plain, ("k_scale", "v_scale"))
+    assert run(load(plain), requests([prompt(30)])) == before
+
+
+def test_older_checkpoints_of_modelopt_have_a_file_of_their_own(tmp_path: Path) -> None:
+    packed, _ = made(tmp_path, "llama", "fp8 of ModelOpt")
+    before = run(narrow(packed), requests([prompt(30)]))
+    edit_config(packed, {"quantization_config": None})
+    how = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    told = {"producer": {"name": "modelopt", "version": "0.19.0"}, "quantization": how}
+    (packed / "hf_quant_config.json").write_text(json.dumps(told))
+    assert run(narrow(packed), requests([prompt(30)])) == before
