@@ -80,6 +80,17 @@ def test_where_nothing_is_left_the_row_says_so(asked: Sampling, device: torch.de
     assert ours(logits, [asked] * 2, TINY[0], [4, 5]) == ([77, found[1]], [True, True])
 
 
+@pytest.mark.parametrize("others", [{}, {"top_k": 3}, {"min_p": 0.1}])
+def test_a_top_p_that_is_zero_in_float32_keeps_the_likeliest(
+    others: dict[str, float], device: torch.device
+) -> None:
+    asked = [Sampling(top_p=1e-50, **others)]  # type: ignore[arg-type]
+    logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(1)).to(device)
+    for sizes in TINY:
+        found, alive = ours(logits, asked, sizes, [0])
+        assert (found, alive) == ([int(logits.argmax())], [True])
+
+
 def test_no_rows_are_no_launch(device: torch.device) -> None:
     assert ours(torch.empty(0, 9, device=device), [], TINY[0], []) == ([], [])
 

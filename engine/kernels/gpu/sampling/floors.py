@@ -139,5 +139,7 @@ def floor_of_least(best, least):
 
 @triton.jit
 def share(total, mass):
-    """int64: the smallest integer that is at least `mass` times `total`."""
-    return tl.ceil(total.to(tl.float64) * mass.to(tl.float64)).to(tl.int64)
+    """int64: the smallest integer that is at least `mass` times `total`; 1 if that is nothing,
+    as the likeliest token is always kept.
+    """
+    return tl.maximum(tl.ceil(total.to(tl.float64) * mass.to(tl.float64)).to(tl.int64), 1)
