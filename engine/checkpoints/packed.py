@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 Take = Callable[..., Tensor]
 """Returns a tensor by name and shape, as it is in its file; None allows any size."""
 BITS = 4
+ONES = 0x11111111
+"""What GPTQ has subtracted from a word of zero points: 1 from each, and one of 0 borrows."""
 PIECE = 32
 """Inputs that share a scale if a rank has a part of each group: the kernels' minimum."""
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -150,7 +152,7 @@ def _gptq(
     scales = take(f"{at}.scales", None, outputs)
     if (told := len(scales) * group) not in (inputs, together):
         raise UnusableCheckpoint(f"tensor {at}.scales is of {told} inputs, not {inputs}")
-    zeros = unpacked(take(f"{at}.qzeros", len(scales), outputs // PER_WORD)) + 1  # stored - 1
+    zeros = unpacked(take(f"{at}.qzeros", len(scales), outputs // PER_WORD) + ONES)
     places = take(f"{at}.g_idx", inputs).long()
     numbers = unpacked(take(f"{at}.qweight", inputs // PER_WORD, outputs).T)
     if told > inputs:

@@ -203,7 +203,7 @@ def _drawn(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = weight.shape
     generator = torch.Generator().manual_seed(crc32(weight.numpy().tobytes()))
     numbers = torch.randint(0, 16, (rows, columns), generator=generator)
-    zeros = torch.randint(1, 16, (rows, columns // GROUP), generator=generator)
+    zeros = torch.randint(0, 16, (rows, columns // GROUP), generator=generator)
     scales = torch.rand(rows, columns // GROUP, generator=generator) * 0.03 + 0.01
     return numbers, zeros, scales.half()
 
@@ -253,7 +253,7 @@ def _gptq(weight: Tensor, places: Tensor | None = None) -> Packed:
     numbers, zeros, scales = _drawn(weight)
     parts = {
         "qweight": _words(numbers).T.contiguous(),
-        "qzeros": _words(zeros.T - 1),
+        "qzeros": _words(zeros.T) - 0x11111111,  # from each, and a zero borrows
         "scales": scales.T.contiguous(),
         "g_idx": groups.int(),
     }

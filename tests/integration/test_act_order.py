@@ -183,8 +183,8 @@ def test_what_a_rank_has_of_a_group_goes_in_pieces(some: list[int]) -> None:
     packing = Packing(layout="gptq", group=128, zeros=True, ordered=True)
     sizes = outputs, inputs
     made = read_packed(packing, lambda name, *_: stored[name], "x", "qweight", sizes, 2)
-    numbers, zeros = unpacked(stored["x.qweight"].T), unpacked(stored["x.qzeros"])
-    scales, zeros = (one[groups[order]].T for one in (stored["x.scales"], zeros.float() + 1))
+    numbers, zeros = unpacked(stored["x.qweight"].T), unpacked(stored["x.qzeros"] + 0x11111111)
+    scales, zeros = (one[groups[order]].T for one in (stored["x.scales"], zeros.float()))
     assert torch.equal(made.whole(0), (numbers.float() - zeros) * scales)
     assert isinstance(made, Int4Weight)
     assert made.places == sum(-(-count // 32) * 32 for count in some)
