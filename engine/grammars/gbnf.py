@@ -101,6 +101,8 @@ class _Reader:
             largest is not None and largest < least
         ):
             raise self._wrong(f"counts that grow, and up to {LARGEST_REPEAT}")
+        if largest == 0:
+            return Row(())  # llguidance refuses to repeat anything zero times
         return Repeat(node, least, largest)
 
     def _item(self) -> Node:

@@ -58,6 +58,8 @@ TAGS = {
         ('root ::=\n  "a" |\n  "b"\n', ["a", "b"], ["", "ab"]),
         ("root ::= fooBar foo_bar\nfooBar ::= [1]\nfoo_bar ::= [2]", ["12"], ["1"]),
         ('root ::= start\nstart ::= "x"', ["x"], [""]),
+        ('root ::= "x"{0} "y"{0,0} "z"', ["z"], ["xz", "yz"]),
+        ('root ::= "x"{0} a{0} a\na ::= "(" a "y"{0} ")" | "b"', ["b", "((b))"], ["xb", "bb"]),
         ('start: "a" b\nb: /[0-9]+/', ["a12"], ["a"]),
     ],
 )
