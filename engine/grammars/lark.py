@@ -65,8 +65,8 @@ Node = Text | Ref | Row | Choice | Repeat | Terminal
 
 
 def quoted(text: str) -> str:
-    """A string in Lark's syntax."""
-    return json.dumps(text, ensure_ascii=False)
+    """A string in Lark's syntax, in which llguidance takes no DEL as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def regex(pattern: str) -> str:

@@ -100,7 +100,7 @@ def test_a_regex_is_of_the_whole_answer() -> None:
 
 
 def test_a_choice_is_of_any_strings() -> None:
-    strings = ["ab", "abc", "", 'é😀\n"/\\']
+    strings = ["ab", "abc", "", 'é😀\n"/\\', "\x01\x7f"]
     claim(Grammar("choice", json.dumps(strings)), strings, ["a", "abcd"])
 
 
