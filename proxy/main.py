@@ -239,10 +239,11 @@ def _uvicorn(
         log_config=None,
         log_level="warning",
         timeout_graceful_shutdown=round(config.drain_timeout_s),
-        **(secrets.certificate.options if secrets.certificate else {}),
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
     )
     http.load()
-    secrets.serve_with(http.ssl)
+    http.ssl = secrets.tls_context()  # uvicorn's own keeps to the files of the start
     return http
 
 

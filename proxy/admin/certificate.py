@@ -21,29 +21,32 @@ class Certificate:
         """The paths of all files."""
         return [path for path in (self.certfile, self.keyfile, self.ca_certs) if path]
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The certificate's options for uvicorn."""
-        asked = ssl.CERT_REQUIRED if self.ca_certs else ssl.CERT_NONE
-        return {
-            "ssl_certfile": self.certfile,
-            "ssl_keyfile": self.keyfile,
-            "ssl_ca_certs": self.ca_certs,
-            "ssl_cert_reqs": asked,
-        }
-
-    def load(self, context: ssl.SSLContext | None = None) -> str:
+    def load(self, context: "RenewedContext | None" = None) -> str:
         """Use the files for new connections; raises OSError, and then changes nothing.
 
-        Everything is first tried in a separate context: a certificate and a key of which only
-        one is new do not match.
+        A certificate and a key of which only one is new do not match.
         """
-        for one in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-            if one is not None:
-                one.load_cert_chain(self.certfile, self.keyfile, _refuse_password)
-                if self.ca_certs:
-                    one.load_verify_locations(self.ca_certs)
+        fresh = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        fresh.load_cert_chain(self.certfile, self.keyfile, _refuse_password)
+        if self.ca_certs:
+            fresh.verify_mode = ssl.CERT_REQUIRED
+            fresh.load_verify_locations(self.ca_certs)
+        if context is not None:
+            context.latest = fresh
         return self.certfile
+
+
+class RenewedContext(ssl.SSLContext):
+    """A server's context; each new connection is wrapped by `latest`, made of the latest files.
+
+    A context that is in use cannot forget an authority, nor the sessions of its clients.
+    """
+
+    latest: ssl.SSLContext
+
+    def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:  # noqa: ANN401
+        """See ssl.SSLContext; the event loop calls it for each connection."""
+        return self.latest.wrap_bio(*given, **named)
 
 
 def _refuse_password() -> NoReturn:

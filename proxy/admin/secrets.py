@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from proxy.admin.certificate import Certificate
+from proxy.admin.certificate import Certificate, RenewedContext
 from proxy.admin.file_watcher import FileWatcher, WatchedFiles
 from proxy.admin.guard import Guard
 from proxy.admin.keys import MalformedKeys, read_keys
@@ -70,13 +70,16 @@ class Secrets:
         self.guard.listed = ring
         return f"{len(ring.clients)} keys of clients, {len(ring.admins)} of admins"
 
-    def serve_with(self, context: ssl.SSLContext | None) -> None:
-        """Reload the certificate into the server's TLS context, for new connections."""
-        if self.certificate is not None and context is not None:
-            load = partial(self.certificate.load, context)
-            watched = WatchedFiles("the certificate", self.certificate.paths, load)
-            watched.begin()
-            self.watch.files.append(watched)
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The server's TLS context, which follows the files; None: there is no certificate."""
+        if self.certificate is None:
+            return None
+        context = RenewedContext(ssl.PROTOCOL_TLS_SERVER)
+        load = partial(self.certificate.load, context)
+        watched = WatchedFiles("the certificate", self.certificate.paths, load)
+        watched.begin()
+        self.watch.files.append(watched)
+        return context
 
 
 def _warn_of_readers(path: str) -> None:

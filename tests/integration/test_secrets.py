@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import ssl
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import aiohttp
 import pytest
 import trustme
 
+from discovery.address import parse_address
 from tests.integration.test_proxy_process import HERE, Running, running
 from tests.unit.test_watching import keys, replace
 
@@ -160,3 +162,39 @@ async def test_clients_may_have_to_show_a_certificate(tmp_path: Path) -> None:
             with pytest.raises(aiohttp.ClientError):
                 await answered(proxy, "/health", "", nobody)
         proxy.process.terminate()
+
+
+async def test_a_client_of_an_authority_that_was_removed_is_let_in_no_more(
+    tmp_path: Path,
+) -> None:
+    """Nor by the session that it had before."""
+    old, new = trustme.CA(), trustme.CA()
+    path = write(new.issue_cert(HERE), tmp_path / "proxy.pem")
+    trusted = replace(tmp_path / "ca.pem", old.cert_pem.bytes().decode())
+    removed, added = trusting(new), trusting(new)
+    old.issue_cert("client").configure_cert(removed)
+    new.issue_cert("client").configure_cert(added)
+    async with running(ssl_certfile=str(path), ssl_ca_certs=str(trusted)) as proxy:
+        session = await asyncio.to_thread(greeted, proxy, removed)
+        replace(trusted, new.cert_pem.bytes().decode())
+        await proxy.line("the certificate was read anew")
+        assert await answered(proxy, "/health", "", added) == 503
+        with pytest.raises(aiohttp.ClientError):
+            await answered(proxy, "/health", "", removed)
+        with pytest.raises(OSError):  # noqa: PT011  refused, or cut
+            await asyncio.to_thread(greeted, proxy, removed, session)
+        proxy.process.terminate()
+
+
+def greeted(
+    proxy: Running, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> ssl.SSLSession | None:
+    """Asks for something, and has the session of the connection."""
+    with (
+        socket.create_connection(parse_address(proxy.address), PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname=HERE, session=session) as tls,
+    ):
+        tls.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        if not tls.recv(1):
+            raise ConnectionResetError("cut")
+        return tls.session
