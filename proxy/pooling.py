@@ -33,6 +33,7 @@ class PoolingClient(Protocol):
 class _Tries:
     count: int = 0
     begun: float = 0.0  # when the latest one did
+    node: Node | None = None  # of the latest one
     failure: NodeFailed | ProxyExhausted | None = None
     failed: set[str] = field(default_factory=set)
 
@@ -61,7 +62,6 @@ class PoolingPipeline:
                     flight.prompts_finished(self.pipeline.clock())
             except (NodeFailed, ProxyExhausted) as failure:
                 self._note(tries, failure)
-                self.pipeline.health.retries[failure.cause] += 1
             except NoNodeAvailable as nobody:
                 raise (tries.failure or nobody) from nobody
             else:
@@ -77,7 +77,8 @@ class PoolingPipeline:
         health, plan = self.pipeline.health, Plan(None, node)
         lengths = [len(one.prompt) for one in requests]
         flight = self.pipeline.planner.pool(node, lengths, tries.begun)
-        health.begin_attempt(plan, now=tries.begun)
+        tries.node = node
+        health.begin_attempt(plan, now=tries.begun, after=tries.failure)
         try:
             yield flight
         finally:
@@ -146,8 +147,9 @@ class PoolingPipeline:
         if isinstance(failure, NodeFailed):
             if not failure.retryable:
                 raise failure
-            now = self.pipeline.clock()
-            note_failure(self.pipeline.health, failure, begun=tries.begun, now=now)
+            health, now = self.pipeline.health, self.pipeline.clock()
+            nodes = [tries.node] if tries.node else []
+            note_failure(health, failure, nodes, begun=tries.begun, now=now)
             tries.failed.add(failure.node_id)
         if tries.count >= self.pipeline.max_tries:
             raise failure

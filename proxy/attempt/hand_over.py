@@ -124,6 +124,7 @@ class HandOver:
             note_failure(
                 self.health,
                 relay.ignored_failure,
+                self.timeline.nodes,
                 begun=self.attempt_start,
                 now=self.clock(),
             )

@@ -5,14 +5,14 @@ nodes that are full or shut down. When a node restarts, an open breaker becomes 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from api.generator import EndEvent, Event, StageEvent, TokenEvent
 from discovery.registration import Role, State
 from discovery.registry import Node, Registry, node_address
-from proxy.errors import Cause, NodeFailed
+from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.health.breaker import Breaker, BreakerRules, BreakerState
 from proxy.health.filter_cache import FilterCache
 from proxy.routing.plan import Plan
@@ -38,7 +38,7 @@ class Health:
     """Has a breaker for each node and pair that failed; costs next to nothing while none has.
 
     `failures`: failed calls by node address. `opened`: how often breakers of a "node" and of a
-    "pair" opened. `retries`: failed attempts by cause.
+    "pair" opened. `retries`: attempts after a failed one, by its cause.
     """
 
     registry: Registry
@@ -111,8 +111,15 @@ class Health:
             if state is not BreakerState.CLOSED:
                 yield pair, state
 
-    def begin_attempt(self, plan: Plan, *, now: float) -> None:
-        """Record that an attempt begins: the one call that half-open breakers let through."""
+    def begin_attempt(
+        self, plan: Plan, *, now: float, after: NodeFailed | ProxyExhausted | None = None
+    ) -> None:
+        """Record that an attempt begins: the one call that half-open breakers let through.
+
+        `after`: the failure of the one before.
+        """
+        if after is not None:
+            self.retries[after.cause] += 1
         if self.has_failures and now - self._tidied_at >= TIDY_S:
             self._tidied_at = now
             self.forget(now=now)
@@ -145,28 +152,30 @@ class Health:
         if self._nodes and (breaker := self._breaker_of(node)):
             breaker.succeeded(begun=begun, now=now)
 
-    def record_failure(self, failure: NodeFailed, *, begun: float, now: float) -> str | None:
-        """Record that a call of an attempt that began at `begun` failed.
+    def record_failure(
+        self,
+        failure: NodeFailed,
+        nodes: Iterable[Node] = (),
+        *,
+        begun: float,
+        now: float,
+    ) -> str | None:
+        """Record that a call of an attempt that began at `begun` on `nodes` failed.
 
         Returns a warning for the log if only an operator can fix it.
         """
         if failure.pair is not None:
             self._pair_failed(failure.pair, begun, now)
             return None
-        node = self.registry.find(failure.node_id)
-        if node is not None and failure.cause in TROUBLES and not _has_left(node, failure):
-            address = node_address(node)
-            _add(self.failures, address, self.failures.get(address, 0) + 1)
-            known = self._breaker_of(node)
-            breaker = Breaker(self.rules) if known is None else known
-            _add(self._nodes, address, (node.node_id, breaker))
-            sure = not failure.cause.node_alive
-            opens = breaker.failed(begun=begun, now=now, sure=sure)
-            self.opened["node"] += opens
-            breaker.last_failure = str(failure).removeprefix(f"{node.node_id}: ")
-            if opens and failure.cause is Cause.SIGNATURE:
-                return f"the node at {address} gets no work for now: {breaker.last_failure}"
-        return None
+        known = self.registry.find(failure.node_id)
+        node = known or next((one for one in nodes if one.node_id == failure.node_id), None)
+        if node is None or failure.cause not in TROUBLES or _has_left(node, failure):
+            return None
+        address = node_address(node)
+        _add(self.failures, address, self.failures.get(address, 0) + 1)
+        if known is None:  # a node that hangs is forgotten before its call fails
+            return None
+        return self._node_failed(known, failure, begun, now)
 
     def forget(self, *, now: float) -> None:
         """Drop breakers that are reset, and those of nodes that left long ago."""
@@ -184,6 +193,20 @@ class Health:
         if prefill is None or decode is None:
             return False
         return prefill.role is Role.PREFILL and decode.role is Role.DECODE
+
+    def _node_failed(
+        self, node: Node, failure: NodeFailed, begun: float, now: float
+    ) -> str | None:
+        address, known = node_address(node), self._breaker_of(node)
+        breaker = Breaker(self.rules) if known is None else known
+        _add(self._nodes, address, (node.node_id, breaker))
+        sure = not failure.cause.node_alive
+        opens = breaker.failed(begun=begun, now=now, sure=sure)
+        self.opened["node"] += opens
+        breaker.last_failure = str(failure).removeprefix(f"{node.node_id}: ")
+        if opens and failure.cause is Cause.SIGNATURE:
+            return f"the node at {address} gets no work for now: {breaker.last_failure}"
+        return None
 
     def _pair_failed(self, pair: Pair, begun: float, now: float) -> None:
         breaker = self._pairs.get(pair) or Breaker(self.rules)

@@ -143,6 +143,11 @@ class ChoiceTimeline:
         self._add(RetryDecided(now, blamed, failure.cause, str(failure)[:LONGEST_REASON]))
 
     @property
+    def nodes(self) -> list[Node]:
+        """Those of the latest try, the prefill node first."""
+        return [node for node in (self.prefill, self.decode) if node]
+
+    @property
     def ending(self) -> str:
         """How the choice ended."""
         if self.failure is not None:
@@ -219,13 +224,12 @@ class ChoiceTimeline:
 
     def _address_of(self, node_id: str) -> str:
         """The address of a node of this try."""
-        nodes = [node for node in (self.prefill, self.decode) if node]
-        return next((_address(node) for node in nodes if node.node_id == node_id), node_id)
+        found = (_address(node) for node in self.nodes if node.node_id == node_id)
+        return next(found, node_id)
 
     def _nodes(self) -> str:
         """The nodes of the last try; a decode node alone has run the prompt too."""
-        nodes = [node for node in (self.prefill, self.decode) if node]
-        return "->".join(_address(node) for node in nodes) or "-"
+        return "->".join(map(_address, self.nodes)) or "-"
 
     def _add(self, event: TimelineEvent) -> None:
         if len(self.events) < MAX_EVENTS:

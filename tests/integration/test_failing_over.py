@@ -50,6 +50,29 @@ async def test_a_first_failure_is_made_good_at_once_where_another_node_is_well(
     assert cluster.health.retries == ({cause: 1} if name == "p0" else {})  # the ticket moves
 
 
+class Hung(Sick):
+    """A node's heartbeats end with its answers, and it is forgotten before its call fails."""
+
+    async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+        self.cluster.registry.remove(node.registration.http_address)
+        async for event in Sick.generate(self, node, request, leg):
+            yield event
+
+
+async def test_a_call_that_fails_after_its_node_is_forgotten_is_counted() -> None:
+    """It is no retry, as there is no other node."""
+    cluster = Cluster(0, 1)
+    node = cluster.registry.find("d0")
+    assert node
+    sick = Hung(cluster, {"d0": failing("d0", Cause.SILENT)})
+    with pytest.raises(NodeFailed, match="it is ill"):
+        await tokens_of(sick.pipeline(recovery_wait_s=5).stream(request()))
+    assert sick.asked["d0"] == 1
+    assert cluster.health.failures == {node.registration.http_address: 1}
+    assert not cluster.health.retries
+    assert not cluster.health.has_failures  # a breaker would be of no use
+
+
 async def test_a_dead_node_is_not_asked_again_by_the_next_request() -> None:
     cluster = Cluster(2, 2)
     sick = Sick(cluster, {"d0": failing("d0")})

@@ -146,6 +146,8 @@ async def test_a_node_that_is_forgotten_while_it_is_asked_has_failed() -> None:
     said = await embedder.embed([PoolingRequest(RequestId("p"), (1, 2))])
     assert said == [PooledEvent(b"1234", 1)]
     assert (client.asked, client.cut) == (["p0", "p1"], 1)
+    assert cluster.health.failures == {"p0:80": 1}
+    assert cluster.health.retries == {Cause.BROKEN: 1}
 
 
 async def test_a_client_that_leaves_frees_all() -> None:
