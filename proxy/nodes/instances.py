@@ -193,6 +193,7 @@ class Instances:
         probe = self._probes.setdefault(address, Probe())
         was_up, up = probe.up, probe.record_answer(well=registration is not None)
         if was_up and not up and (gone := self.registry.remove(address)):
+            self.registry.losses.note_silent(gone.registration, now=self.clock())
             logger.info("%s left: %s", describe(gone), why)
         if up and registration and not self._announced(registration):
             self._known[address] = replace(instance, role=registration.type)

@@ -1,5 +1,6 @@
 """The proxy's Prometheus metrics. Updated once per request, never per token."""
 
+import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -135,6 +136,7 @@ class _Cluster(Collector):
 
     registry: Registry
     metrics: ProxyMetrics
+    clock: Callable[[], float] = time.monotonic
 
     def collect(self) -> Iterator[Metric]:
         open_now = GaugeMetricFamily(PREFIX + "requests_in_flight", "Choices in flight")
@@ -145,3 +147,16 @@ class _Cluster(Collector):
         for role in Role:
             nodes.add_metric([role.name.lower()], known.count(role))
         yield nodes
+        yield self._losses()
+
+    def _losses(self) -> Metric:
+        """In Unix time, which Prometheus has, too."""
+        name, text = (
+            PREFIX + "last_node_lost_timestamp_seconds",
+            "When a node was lost; 0: never",
+        )
+        lost, ahead = GaugeMetricFamily(name, text, labels=["role"]), time.time() - self.clock()
+        for role in Role:
+            at = self.registry.losses.last.get(role)
+            lost.add_metric([role.name.lower()], 0.0 if at is None else at + ahead)
+        return lost

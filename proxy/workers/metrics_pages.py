@@ -16,7 +16,12 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 SHARED_VIEWS = frozenset(
-    {"pdserve_proxy_nodes", "pdserve_proxy_nodes_by_state", "pdserve_proxy_breakers"}
+    {
+        "pdserve_proxy_nodes",
+        "pdserve_proxy_nodes_by_state",
+        "pdserve_proxy_breakers",
+        "pdserve_proxy_last_node_lost_timestamp_seconds",
+    }
 )
 CREATED = "_created"
 CUMULATIVE = ("counter", "histogram", "summary")

@@ -31,6 +31,7 @@ PANELS: list[dict[str, Any]] = json.loads(FILE.read_text())["panels"]
 DRAWN = {panel["title"]: panel for panel in PANELS if panel["type"] != "row"}
 LEFT_OUT = {
     "pdserve_kv_tier_stored_total": "the same in bytes says more",
+    "pdserve_proxy_last_node_lost_timestamp_seconds": "an alert compares it with the time",
 }
 OF_PROMETHEUS = {"up": frozenset[str](), "ALERTS": frozenset({"alertname", "alertstate"})}
 EVERYWHERE = frozenset({"job", "instance"})
