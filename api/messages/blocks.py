@@ -88,7 +88,9 @@ def messages_of(given: Sequence[Given], system: Blocks | None) -> list[JsonObjec
         if not conversation.has_open_calls:
             _add_held(held, conversation)
     _add_held(held, conversation)
-    return conversation.finish()
+    if not (messages := conversation.finish()):
+        raise BadRequest("messages have no block that a model could read", "messages")
+    return messages
 
 
 def _add_held(held: list[tuple[InputMessage, str]], conversation: Conversation) -> None:

@@ -249,6 +249,19 @@ def test_a_block_that_cannot_be_read_is_named(message: Given, param: str) -> Non
     assert str(error.param) == f"messages[1].{param}"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        assistant(),
+        assistant({"type": "redacted_thinking", "data": "x"}),
+        assistant(thought("", "EqQBCg==")),
+        {"role": "system", "content": []},
+    ],
+)
+def test_messages_without_anything_to_read_are_refused(message: Given) -> None:
+    assert refused({**BODY, "messages": [message, message]}).param == "messages"
+
+
 def test_an_input_that_is_too_deep_is_refused_and_nothing_worse() -> None:
     told = list[bool]()
     for depth in range(800, 1_100):
