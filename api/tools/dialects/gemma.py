@@ -8,6 +8,7 @@ import re
 import string
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -23,10 +24,16 @@ from api.tools.call_formats import (
     tokens,
 )
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.json_types import accepted_types, resolve_reference
+from api.tools.parsing.json_types import ArgumentTypes, accepted_types, resolve_reference
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
-from api.tools.parsing.steps import calls_after_markers, literal, name_until, skip_space
-from api.tools.parsing.typed import PYTHON_CONSTANTS, stream_string
+from api.tools.parsing.steps import (
+    calls_after_markers,
+    key_until,
+    literal,
+    name_until,
+    skip_space,
+)
+from api.tools.parsing.typed import PYTHON_CONSTANTS, json_text, stream_string
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import (
     AnyText,
@@ -64,20 +71,21 @@ class QuotedForm:
 
     def parser(self, out: ParserOutput, offered: OfferedFunctions) -> Steps:
         """Parse an answer: each call has its own marks; text may come between calls."""
-        del offered
-        return calls_after_markers(out, self._call, self.opens)
+        call = partial(self._call, types=ArgumentTypes(offered))
+        return calls_after_markers(out, call, self.opens)
 
-    def _call(self, out: ParserOutput) -> Steps:
+    def _call(self, out: ParserOutput, types: ArgumentTypes) -> Steps:
         yield from literal((yield from skip_space()), "call:")
         name = yield from name_until((yield), "{")
         out.start_call(name)
-        keys = set[str]()
+        keys, known = set[str](), types.properties(name)
         letter = yield from skip_space()
         while letter != "}":
-            key = yield from name_until(letter, ":", KEY_LETTERS)
+            key = yield from key_until(letter, ":", known, KEY_LETTERS)
             if key in keys:
                 raise NotACall
-            letter = yield from self._argument(out, f'{", " if keys else "{"}"{key}": ')
+            before = f"{', ' if keys else '{'}{json_text(key)}: "
+            letter = yield from self._argument(out, before)
             keys.add(key)
             letter = (yield from skip_space()) if letter == "," else letter
         out.add_arguments("}" if keys else "{}")

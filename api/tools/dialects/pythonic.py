@@ -29,7 +29,7 @@ from api.tools.call_formats import (
     tokens,
 )
 from api.tools.dialects.dialect import Dialect, UnmarkedCalls
-from api.tools.parsing.json_types import resolve_reference
+from api.tools.parsing.json_types import ArgumentTypes, resolve_reference
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
 from api.tools.parsing.python_values import python_value
 from api.tools.parsing.steps import (
@@ -38,12 +38,14 @@ from api.tools.parsing.steps import (
     any_name,
     attempt_call,
     calls_after_markers,
+    key_until,
     literal,
     name_until,
     offered_only,
     rest_as_content,
     skip_space,
 )
+from api.tools.parsing.typed import json_text
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import (
     Format,
@@ -64,8 +66,9 @@ KEY_LETTERS = frozenset(string.ascii_letters + string.digits + "_-$")
 
 def lfm2(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Parse an answer: a list of calls follows the mark; text may come before it."""
-    del offered
-    return calls_after_markers(out, partial(_listed, closes=CLOSES, accepts=any_name), OPENS)
+    types = ArgumentTypes(offered)
+    listed = partial(_listed, closes=CLOSES, accepts=any_name, types=types)
+    return calls_after_markers(out, listed, OPENS)
 
 
 def pythonic(out: ParserOutput, offered: OfferedFunctions) -> Steps:
@@ -77,62 +80,62 @@ def pythonic(out: ParserOutput, offered: OfferedFunctions) -> Steps:
 def llama4(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Parse an answer: a list of calls begins it, or follows the mark."""
     yield from attempt_call(out, _bare(out, offered), marked=False)
-    listed = partial(_listed, closes=END_OF_PYTHON, accepts=offered_only(offered))
+    types, accepts = ArgumentTypes(offered), offered_only(offered)
+    listed = partial(_listed, closes=END_OF_PYTHON, accepts=accepts, types=types)
     yield from calls_after_markers(out, listed, PYTHON)
 
 
 def olmo3(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Parse an answer: calls stand between two marks; text may come before the first."""
-    del offered
-    return calls_after_markers(out, _lines, LINES)
+    return calls_after_markers(out, partial(_lines, types=ArgumentTypes(offered)), LINES)
 
 
 def _bare(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Parse a list without marks; its first letter may have been read already."""
     letter = out.held.strip(SPACE) or (yield from skip_space())
-    yield from _list(out, letter, offered_only(offered))
+    yield from _list(out, letter, offered_only(offered), ArgumentTypes(offered))
 
 
-def _listed(out: ParserOutput, closes: str, accepts: Accepts) -> Steps:
+def _listed(out: ParserOutput, closes: str, accepts: Accepts, types: ArgumentTypes) -> Steps:
     """Parse a list of calls; the closing mark may be missing."""
-    yield from _list(out, (yield from skip_space()), accepts)
+    yield from _list(out, (yield from skip_space()), accepts, types)
     yield from literal((yield from skip_space()), closes)
     out.drop_held()
 
 
-def _list(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
+def _list(out: ParserOutput, letter: str, accepts: Accepts, types: ArgumentTypes) -> Steps:
     yield from literal(letter, "[")
     letter = ","
     while letter == ",":
-        yield from _call(out, (yield from skip_space()), accepts)
+        yield from _call(out, (yield from skip_space()), accepts, types)
         letter = yield from skip_space()
     yield from literal(letter, "]")
     out.drop_held()
 
 
-def _lines(out: ParserOutput) -> Steps:
+def _lines(out: ParserOutput, types: ArgumentTypes) -> Steps:
     letter = yield from skip_space()
     while True:
-        yield from _call(out, letter, any_name)
+        yield from _call(out, letter, any_name, types)
         if (letter := (yield from skip_space())) == END_OF_LINES[0]:
             break
     yield from literal(letter, END_OF_LINES)
     out.drop_held()
 
 
-def _call(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
+def _call(out: ParserOutput, letter: str, accepts: Accepts, types: ArgumentTypes) -> Steps:
     name = yield from name_until(letter, "(", NAME_LETTERS)
     if not accepts(name):
         raise NotACall
     out.start_call(name)
-    keys = set[str]()
+    keys, known = set[str](), types.properties(name)
     letter = yield from skip_space()
     while letter != ")":
-        key = yield from name_until(letter, "=", KEY_LETTERS)
+        key = yield from key_until(letter, "=", known, KEY_LETTERS)
         value, letter = yield from python_value((yield from skip_space()))
         if key in keys:
             raise NotACall
-        out.add_arguments(f'{", " if keys else "{"}"{key}": {value}')
+        out.add_arguments(f"{', ' if keys else '{'}{json_text(key)}: {value}")
         keys.add(key)
         letter = (yield from skip_space()) if letter == "," else letter
     out.add_arguments("}" if keys else "{}")

@@ -31,15 +31,23 @@ class ArgumentTypes:
 
     def of(self, function: str, key: str) -> JsonTypes:
         """The types of an argument: any, where the function or the argument is unknown."""
-        known = self.offered.get(function)
-        root = (known and known.parameters) or {}
-        properties = resolve_reference(root, root).get("properties")
-        if not isinstance(properties, Mapping) or key not in properties:
+        properties = self.properties(function)
+        if key not in properties:
             return ANY_TYPE
         place = function, key
         if place not in self._found:
-            self._found[place] = accepted_types(properties[key], root)
+            self._found[place] = accepted_types(properties[key], self._root(function))
         return self._found[place]
+
+    def properties(self, function: str) -> Mapping[str, object]:
+        """The arguments that the function's schema names, with their schemas."""
+        root = self._root(function)
+        found = resolve_reference(root, root).get("properties")
+        return found if isinstance(found, Mapping) else {}
+
+    def _root(self, function: str) -> Mapping[str, Any]:
+        known = self.offered.get(function)
+        return (known and known.parameters) or {}
 
 
 def accepted_types(schema: object, root: Mapping[str, object]) -> JsonTypes:

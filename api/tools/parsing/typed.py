@@ -34,7 +34,7 @@ class TypedArguments:
         """
         if key in self._keys:
             raise NotACall
-        before = f"{', ' if self._keys else '{'}{_json(key)}: "
+        before = f"{', ' if self._keys else '{'}{json_text(key)}: "
         self._keys.add(key)
         types = types or self.types.of(self.function, key)
         if types == STRING_ONLY:
@@ -78,13 +78,14 @@ def _value(text: str, types: JsonTypes) -> str:
         kind = type(msgspec.json.decode(written))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         converted = None if str in types else python_to_json(written)
-        return _json(text) if converted is None else converted
-    return _json(text) if str in types and kind not in types else written
+        return json_text(text) if converted is None else converted
+    return json_text(text) if str in types and kind not in types else written
 
 
 def _inside(text: str) -> str:
-    return _json(text)[1:-1]
+    return json_text(text)[1:-1]
 
 
-def _json(value: str) -> str:
+def json_text(value: str) -> str:
+    """A string as JSON."""
     return msgspec.json.encode(value).decode()

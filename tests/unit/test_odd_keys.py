@@ -1,0 +1,74 @@
+"""Arguments are read whatever their names in the schema look like."""
+
+import json
+
+import pytest
+
+from api.tools.dialects.known import DIALECTS
+from tests.fakes.tools import Read, offered, read
+from tests.unit.test_calls_beside_forms import FAMILIES
+from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
+
+KEYS = ("größe", "user.name", "filter[name]", "@type", "a b", "a=b", "x:y", "it's", "f(x)")
+COUNT = {"type": "integer", "minimum": 0, "maximum": 9}
+SCHEMA = {
+    "type": "object",
+    "properties": dict.fromkeys(KEYS, COUNT),
+    "required": list(KEYS),
+    "additionalProperties": False,
+}
+TOOLS = offered([strict("trip", SCHEMA)])
+BEGINNINGS = {
+    "llama3_json": '{"name": "trip", ',
+    "llama4_pythonic": "[trip(",
+    "pythonic": "[trip(",
+}
+HELD = [
+    (name, template)
+    for name, template in FAMILIES
+    if name in BEGINNINGS or DIALECTS[name].start_markers
+]
+GEMMA = "<|tool_call>call:trip{%s}<tool_call|>"
+PYTHON = "<|tool_call_start|>[trip(%s)]<|tool_call_end|>"
+
+
+@pytest.mark.parametrize(("name", "template"), HELD)
+def test_a_call_of_a_grammar_is_read_with_any_keys(name: str, template: str) -> None:
+    dialect = DIALECTS[name]
+    begun = BEGINNINGS.get(name) or mark_of(dialect, template)
+    text = walked(grammar_of(name, template, TOOLS, parallel=False), begun, seed=1)
+    found = read_by(name, text)
+    [(called, arguments, whole)] = found.calls
+    assert (found.content, called, whole) == ("", "trip", True)
+    assert json.loads(arguments).keys() == set(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments"),
+    [
+        ("gemma4", GEMMA % "a b:1, größe : 2,z:3", {"a b": 1, "größe": 2, "z": 3}),
+        ("lfm2", PYTHON % "a b=1, größe = 2, a =3", {"a b": 1, "größe": 2, "a": 3}),
+        ("lfm2", PYTHON % "a=b='x', c=3", {"a=b": "x", "c": 3}),
+    ],
+)
+def test_keys_that_nobody_named_are_read_beside_them(
+    name: str, text: str, arguments: dict[str, object]
+) -> None:
+    [(_, told, whole)] = read_by(name, text).calls
+    assert (json.loads(told), whole) == (arguments, True)
+
+
+@pytest.mark.parametrize("name", ["gemma4", "lfm2"])
+@pytest.mark.parametrize("key", ["größer", "a c", "@", ""])
+def test_other_keys_are_names(name: str, key: str) -> None:
+    text = GEMMA % f"{key}:1" if name == "gemma4" else PYTHON % f"{key}=1"
+    [(_, _, whole)] = read_by(name, text).calls
+    assert not whole
+
+
+def read_by(name: str, text: str) -> Read:
+    dialect = DIALECTS[name]
+    parser = dialect.strict_parser or dialect.parser
+    whole = read(parser, [text], TOOLS)
+    assert read(parser, [*text], TOOLS) == whole
+    return whole
