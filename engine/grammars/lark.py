@@ -8,12 +8,15 @@ can never end are removed, so that no answer runs into a dead end.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llguidance import regex_to_lark
 
 from engine.errors import GrammarRefused
+
+ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,9 @@ def quoted(text: str) -> str:
 
 
 def regex(pattern: str) -> str:
-    """A regular expression of Rust's in Lark's syntax."""
+    """A regular expression of Rust's in Lark's syntax; raises GrammarRefused."""
+    if ENDS_IN_ESCAPE.search(pattern):  # regex_to_lark would drop the backslash
+        raise GrammarRefused("regex: it ends in an escape")
     return f"/{regex_to_lark(pattern, use_ascii='')}/" if pattern else quoted("")
 
 

@@ -66,6 +66,8 @@ REFUSED: Mapping[str, Grammar] = {
     "schema, deep": Grammar("json_schema", _nested(5_000)),
     "schema, too deep to fit": Grammar("json_schema", _nested(100_000)),
     "regex, open": Grammar("regex", "((("),
+    "regex, half an escape": Grammar("regex", "a\\"),
+    "regex, half an escape behind a whole one": Grammar("regex", "\\\\\\"),
     "regex, deep": Grammar("regex", "(" * 20_000 + "a" + ")" * 20_000),
     "regex, look-ahead": Grammar("regex", "(?=a)b"),
     "regex, back-reference": Grammar("regex", "(a)\\1"),
