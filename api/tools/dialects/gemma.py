@@ -24,7 +24,13 @@ from api.tools.call_formats import (
     tokens,
 )
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.json_types import ArgumentTypes, accepted_types, resolve_reference
+from api.tools.parsing.json_types import (
+    ANY_TYPE,
+    ArgumentTypes,
+    JsonTypes,
+    accepted_types,
+    resolve_reference,
+)
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import (
     calls_after_markers,
@@ -50,7 +56,13 @@ from engine.grammars.structural_tags import (
 BEGINS, ENDS = "{[", "}]"
 KEY_LETTERS = frozenset(string.ascii_letters + string.digits + "_-$.")
 ANY_KEY = "[A-Za-z_][A-Za-z0-9_]*"
-ATOM = r"-?[0-9]{1,20}(\.[0-9]{1,20})?|true|false|null"
+WHOLE = r"-?(0|[1-9][0-9]{0,19})"
+ATOMS: Mapping[type, str] = {
+    int: WHOLE,
+    float: rf"{WHOLE}(\.[0-9]{{1,20}})?",
+    bool: "true|false",
+    type(None): "null",
+}
 UNBOUNDED = -1
 DEEPEST = 3  # levels of lists and objects in a grammar
 UNQUOTED = r"([{}\[\],:])|([^{}\[\],:<]+|<)"
@@ -157,7 +169,7 @@ class QuotedForm:
         pairs = members_format(
             schema,
             lambda key, one: seq(f"{key}:", self._value_of(one, root, depth)),
-            seq(Regex(ANY_KEY), ":", Either((self._text(AnyText()), Regex(ATOM)))),
+            seq(Regex(ANY_KEY), ":", Either((self._text(AnyText()), _atoms(ANY_TYPE)))),
             ",",
         )
         return seq("{", pairs, "}")
@@ -173,9 +185,9 @@ class QuotedForm:
         if list in types and depth:
             ways.append(seq("[", self._items(plain, root, depth - 1), "]"))
         if types.isdisjoint({str, dict, list}):
-            return argument_format(schema, root) or Regex(ATOM)
-        if types - {str, dict, list} or not ways:
-            ways.append(Regex(ATOM))
+            return argument_format(schema, root) or _atoms(types)
+        if not types.isdisjoint(ATOMS) or not ways:
+            ways.append(_atoms(types))
         return Either(tuple(ways))
 
     def _items(self, schema: Schema, root: Schema, depth: int) -> Format:
@@ -188,6 +200,12 @@ class QuotedForm:
 
     def _text(self, inner: Format) -> Format:
         return Sequential((Token(self.quote), inner, Token(self.quote)))
+
+
+def _atoms(types: JsonTypes) -> Regex:
+    """A value of one of these types without quotes or brackets; of any if there is none."""
+    found = [written for kind, written in ATOMS.items() if kind in types]
+    return Regex("|".join(found or ATOMS.values()))
 
 
 def _is_atom(word: str) -> bool:
