@@ -1,8 +1,10 @@
 """Structural tags written as llguidance's Lark. Pure."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from llguidance import LLMatcher
 
@@ -40,6 +42,9 @@ WHITESPACE = r" |\r?\n[ \t]{0,32}"
 """
 MOST_PARTS = 2_000
 LARGEST_REPEAT = 10_000
+DEEPEST_GROUPS = 8
+"""Groups within groups in one rule; llguidance reads about 30 at most."""
+TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 Ends = tuple[str, ...]
 NO_ENDS: Ends = ()
@@ -86,7 +91,7 @@ class _Writer:
             case LarkText(lark, False):
                 return self._grammar(text_until(lark, ends if all(ends) else NO_ENDS))
             case Either(elements):
-                return _either(self.write(element, ends) for element in elements)
+                return self._flat(_either(self.write(element, ends) for element in elements))
             case Sequential(elements):
                 return self._sequence(elements, ends)
             case TriggeredTags():
@@ -148,7 +153,7 @@ class _Writer:
                 parts.append(self.write(one, self._beginning(rest)))
             else:
                 parts.append(self.write(one, NO_ENDS))
-        return f"({' '.join(parts)})" if parts else f'""{_then(ends)}'
+        return self._flat(f"({' '.join(parts)})") if parts else f'""{_then(ends)}'
 
     def _beginning(self, rest: list[Format]) -> Ends:
         """What ends free text: the text with which `rest` begins, which is removed from it.
@@ -221,6 +226,10 @@ class _Writer:
                 free = self._text((*one.triggers, *one.excludes), NO_ENDS)
                 yield f"{free} <[{token}]> {rest}"
 
+    def _flat(self, said: str) -> str:
+        """The expression, or the name of a rule for it where groups in it stand too deep."""
+        return self._rule(said) if _depth(said) > DEEPEST_GROUPS else said
+
     def _terminal(self, body: str) -> str:
         return self._line("T", f": {body}")
 
@@ -251,6 +260,12 @@ def _either(options: Iterable[str]) -> str:
     if not ways:
         raise GrammarRefused("structural_tag: a choice without options")
     return f"({' | '.join(ways)})"
+
+
+def _depth(said: str) -> int:
+    """How deep groups stand in groups; regular expressions have names here."""
+    bare = TEXTS.sub("", said)
+    return max(accumulate((letter == "(") - (letter == ")") for letter in bare), default=0)
 
 
 def _then(ends: Ends) -> str:
