@@ -87,6 +87,15 @@ def test_a_read_of_many_blocks_may_take_longer(book: PullBook) -> None:
     assert book.to_disconnect == []
 
 
+def test_a_thread_that_was_away_does_not_hold_that_time_against_reads(book: PullBook) -> None:
+    read = begin(book)
+    book.restart_timeouts(100)
+    book.handle_message(AT, News("t", 1, ()), now=100)
+    book.tick(100)
+    assert book.to_disconnect == []
+    book.read_done(read, None, now=100)
+
+
 def test_an_abandoned_pull_does_not_wait_for_a_stuck_read(book: PullBook) -> None:
     begin(book)
     book.abandon(ticket("t"), now=0)
