@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,14 +37,16 @@ async def publishing(
 ) -> AsyncIterator[tuple[KvEventPublisher, zmq.asyncio.Socket]]:
     """A publisher that runs, and a subscriber that it knows of."""
     given: dict[str, Any] = {"endpoint": ANY, "topic": TOPIC.decode(), **settings}
+    host = "::1" if "::1" in given["endpoint"] else HERE
     config = KvEventsConfig(enable_kv_cache_events=True, **given)
     with (
-        event_publisher(config, EventEncoder(16), HERE, HERE) as made,
+        event_publisher(config, EventEncoder(16), host, host) as made,
         zmq.asyncio.Context() as zmq_,
     ):
         assert isinstance(made, KvEventPublisher)
         subscriber = zmq_.socket(zmq.SUB)
         subscriber.subscribe(b"")
+        subscriber.setsockopt(zmq.IPV6, 1)
         subscriber.connect(str(made.sources["0"]["endpoint"]))
         running = asyncio.create_task(made.run())
         try:
@@ -58,8 +61,9 @@ async def known_to(made: KvEventPublisher, subscriber: zmq.asyncio.Socket) -> No
     """Publish until the subscriber hears it: before, it misses what is published."""
     while not await subscriber.poll(10):
         made.publish([event(0)])
-    while await subscriber.poll(50):
-        await subscriber.recv_multipart()
+    last, heard = made._published - 1, -1
+    while heard != last:
+        heard = int.from_bytes((await subscriber.recv_multipart())[1], "big")
 
 
 async def replayed(made: KvEventPublisher, *request: bytes) -> list[list[bytes]]:
@@ -85,6 +89,14 @@ async def test_batches_are_numbered_and_in_order() -> None:
             *range(before, before + 5)
         ]
         assert [numbers_in(batch) for _, _, batch in heard] == [[one, one] for one in range(5)]
+
+
+async def test_it_can_be_reached_where_it_says(tmp_path: Path) -> None:
+    file = f"ipc://{tmp_path}/events"
+    async with publishing(endpoint=file) as (made, _):
+        assert made.sources["0"]["endpoint"] == file
+    async with publishing(endpoint="tcp://[::1]:*") as (made, _):
+        assert str(made.sources["0"]["endpoint"]).startswith("tcp://[::1]:")
 
 
 async def test_nothing_is_no_batch() -> None:
