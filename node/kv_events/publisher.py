@@ -77,6 +77,7 @@ class KvEventPublisher:
             "endpoint": endpoint,
             "replay_endpoint": again,
         }
+        del told["encoding"]  # vLLM has no such key, and others may know none but vLLM's
         sources = {str(RANK): told}
         kept = deque[tuple[int, bytes]](maxlen=config.buffer_steps)
         return cls(config, encoder, sources, context, publisher, replays, _kept=kept)
