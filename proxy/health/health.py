@@ -38,13 +38,15 @@ class Health:
     """Has a breaker for each node and pair that failed; costs next to nothing while none has.
 
     `failures`: failed calls by node address. `opened`: how often breakers of a "node" and of a
-    "pair" opened. `retries`: attempts after a failed one, by its cause.
+    "pair" opened. `attempts`: of choices and of pooling calls; `retries`: those after a failed
+    one, by its cause.
     """
 
     registry: Registry
     rules: BreakerRules = field(default_factory=BreakerRules)
     failures: Counter[str] = field(default_factory=Counter)
     opened: Counter[str] = field(default_factory=Counter)
+    attempts: int = 0
     retries: Counter[Cause] = field(default_factory=Counter)
     _nodes: dict[str, tuple[str, Breaker]] = field(default_factory=dict)
     _pairs: dict[Pair, Breaker] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Health:
 
         `after`: the failure of the one before.
         """
+        self.attempts += 1
         if after is not None:
             self.retries[after.cause] += 1
         if self.has_failures and now - self._tidied_at >= TIDY_S:

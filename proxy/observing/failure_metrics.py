@@ -1,4 +1,4 @@
-"""Metrics of failures: failed calls, retries, breakers and refused registrations."""
+"""Metrics of failures: failed calls, attempts, retries, breakers and refused registrations."""
 
 import time
 from collections import Counter
@@ -29,6 +29,8 @@ class FailureMetrics(Collector):
         """Counters, and how many breakers are not closed right now."""
         health, prefix = self.health, self.prefix
         yield _counts(prefix + "node_failures", "Calls that failed", "node", health.failures)
+        text = "Attempts of choices and of pooling calls, retries included"
+        yield CounterMetricFamily(prefix + "tries", text, health.attempts)
         yield _counts(prefix + "retries", "Attempts after the first", "reason", health.retries)
         yield _counts(prefix + "breakers_opened", "Breakers that opened", "of", health.opened)
         yield self._states()

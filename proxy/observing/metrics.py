@@ -67,7 +67,6 @@ class ProxyMetrics:
         self._tokens = _Labelled(
             self._counter("tokens", "Tokens of requests, by kind", "kind").labels
         )
-        self._tries = self._counter("tries", "Attempts of requests, retries included")
         self._moves = self._counter("moves", "Hand-overs continued on another decode node")
         self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
         self._duration = self._histogram("request_duration_seconds", DURATION_S)
@@ -90,7 +89,6 @@ class ProxyMetrics:
         self._tokens["cached"].inc(timeline.cached_tokens)
         self._tokens["fetched"].inc(timeline.fetched_tokens)
         self._tokens["output"].inc(timeline.output_tokens)
-        self._tries.inc(timeline.tries)
         self._moves.inc(timeline.moves)
         self._duration.observe(timeline.duration_s)
         if timeline.first_token_s is not None:

@@ -82,6 +82,7 @@ async def test_a_node_that_stops_is_answered_for_by_another_and_nobody_is_blamed
         status, body = await ask_as_it_stops(proxy, [[1] * 180] * 8)
         assert (status, vectors(body)) == (200, [[180, 180]] * 8)
         assert proxy.health.retries == {Cause.LEAVING: 1}
+        assert proxy.health.attempts == 2
         assert not proxy.health.failures
         assert not proxy.health.has_failures
         assert await proxy.settled() == 0
