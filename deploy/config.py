@@ -130,6 +130,10 @@ class StatusConfig:
     """A client's key, for a proxy that wants one; the first is used."""
     admin_api_key: str | None = field(default=None, repr=False)
     """An admin's key, which does as well. Better given by variable: PDSERVE_ADMIN_API_KEY."""
+    client_cert: str | None = None
+    """Certificate to show to a proxy that wants one, PEM, with its key unless that is apart."""
+    client_key: str | None = None
+    """Key of --client-cert."""
     json: bool = False
     """Print the proxy's answer as it is."""
 
@@ -138,3 +142,5 @@ class StatusConfig:
         not_empty(self)
         if not self.url.lower().startswith(("http://", "https://")):
             raise ValueError(f"--url {self.url} has to begin with http:// or https://")
+        if self.client_key is not None and self.client_cert is None:
+            raise ValueError("--client-key goes with --client-cert only")

@@ -1,10 +1,11 @@
 """`pdserve status`: prints a proxy's /status as a table."""
 
+import ssl
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Literal
 from urllib.error import URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 
@@ -79,7 +80,16 @@ def _hint(error: Exception, config: StatusConfig) -> str:
     key = " or ".join(f"another {flag}" for flag in given) or "--api-key or --admin-api-key"
     if given == [CLIENTS]:
         key += ": it has to be a client's; an admin's goes with --admin-api-key"
-    known = {"HTTP Error 401": key, "CERTIFICATE_VERIFY_FAILED": "SSL_CERT_FILE"}
+    plain = config.url.lower().startswith("http://")
+    shown = "another --client-cert" if config.client_cert else "--client-cert"
+    known = {
+        "HTTP Error 401": key,
+        "unable to get local issuer": "SSL_CERT_FILE",
+        "self-signed certificate": "SSL_CERT_FILE",
+        "closed connection without response": "https://" if plain else shown,
+        "certificate required": shown,
+        "unknown ca": shown,
+    }
     return next((f" (try {way})" for sign, way in known.items() if sign in str(error)), "")
 
 
@@ -125,9 +135,21 @@ def _fetch(config: StatusConfig) -> bytes:
         request.add_header("Authorization", f"Bearer {key}")
     if key := _keys(config)[ADMINS]:
         request.add_header("X-API-Key", key)
-    direct = build_opener(ProxyHandler({}))  # ours, without any HTTP proxy
+    ours = HTTPSHandler(context=_tls_context(config))
+    direct = build_opener(ProxyHandler({}), ours)  # without any HTTP proxy
     with direct.open(request, timeout=ANSWER_S) as answer:
         return bytes(answer.read())
+
+
+def _tls_context(config: StatusConfig) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if config.client_cert is not None:
+        try:
+            context.load_cert_chain(config.client_cert, config.client_key)
+        except OSError as error:
+            told = f"--client-cert {config.client_cert}: {error}"
+            raise SystemExit(f"pdserve status: {told}") from error
+    return context
 
 
 def _row(node: NodeStatus) -> Sequence[str]:

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -24,13 +24,14 @@ class FailureMetrics(Collector):
     health: Health
     prefix: str
     clock: Callable[[], float] = time.monotonic
+    began: float = field(default_factory=time.time)
 
     def collect(self) -> Iterator[Metric]:
         """Counters, and how many breakers are not closed right now."""
         health, prefix = self.health, self.prefix
         yield _counts(prefix + "node_failures", "Calls that failed", "node", health.failures)
         text = "Attempts of choices and of pooling calls, retries included"
-        yield CounterMetricFamily(prefix + "tries", text, health.attempts)
+        yield CounterMetricFamily(prefix + "tries", text, health.attempts, created=self.began)
         yield _counts(prefix + "retries", "Attempts after the first", "reason", health.retries)
         yield _counts(prefix + "breakers_opened", "Breakers that opened", "of", health.opened)
         yield self._states()

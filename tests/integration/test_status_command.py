@@ -1,12 +1,17 @@
 """`pdserve status` against what a proxy really says, and against everybody else."""
 
 import asyncio
+import os
+import ssl
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
+import trustme
 
 from discovery.registration import Load, Registration, Role, State
 from discovery.registry import Registry
@@ -48,10 +53,10 @@ def told(registry: Registry, health: Health) -> bytes:
     return answer(200, cluster_status(registry, health, now=2, in_flight=7))
 
 
-async def pdserve_status(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", MAIN, "status", *words]
+async def pdserve_status(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command, said = [sys.executable, "-c", MAIN, "status", *words], os.environ | environment
     return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, cwd=ROOT
+        subprocess.run, command, capture_output=True, text=True, cwd=ROOT, env=said
     )
 
 
@@ -188,6 +193,48 @@ async def test_who_cannot_be_reached(url: str, said: str) -> None:
     ran = await pdserve_status("--url", url)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert said in the_line(ran, url)
+
+
+async def test_a_proxy_that_wants_a_certificate_is_shown_one(tmp_path: Path) -> None:
+    authority, client = trustme.CA(), tmp_path / "client.pem"
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(str(client))
+    trust = {"SSL_CERT_FILE": str(tmp_path / "ca.pem")}
+    async with wants_certificates(authority) as port:
+        url = f"https://127.0.0.1:{port}"
+        ran = await pdserve_status("--url", url, "--client-cert", str(client), **trust)
+        assert ran.stdout == TABLE
+        ran = await pdserve_status("--url", url, **trust)
+        assert the_line(ran, url).endswith("(try --client-cert)")
+        ran = await pdserve_status("--url", url)
+        assert the_line(ran, url).endswith("(try SSL_CERT_FILE)")
+        plain = f"http://127.0.0.1:{port}"
+        ran = await pdserve_status("--url", plain)
+        assert the_line(ran, plain).endswith("(try https://)")
+        ran = await pdserve_status("--url", url, "--client-cert", "/none")
+        assert ran.stderr == (
+            "pdserve status: --client-cert /none: [Errno 2] No such file or directory\n"
+        )
+
+
+@asynccontextmanager
+async def wants_certificates(authority: trustme.CA) -> AsyncIterator[int]:
+    """What answers /status to clients with a certificate; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(told(*cluster()))
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
 
 
 def the_line(ran: subprocess.CompletedProcess[str], url: str) -> str:
