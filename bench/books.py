@@ -1,7 +1,8 @@
 """`python -m bench.books`: what scheduling costs, and what reserving blocks for growth saves.
 
-The first table is the CPU time of one step's `schedule` and `commit`, including the publishing
-of blocks, for each decoding sequence; no model runs. The second runs the same random load, in
+The first table is the time of one step's `schedule` and `commit`, including the publishing of
+blocks, for each decoding sequence; no model runs. With KV events, they are taken and encoded in
+it, too: for the engine's HTTP server and by it. The second runs the same random load, in
 steps, with no blocks kept free for growth, with enough for all of it, and with the learned
 share: preemptions, tokens computed again because of them, and steps until the end.
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.request import Request, RequestId, Sampling
+from engine.scheduling.cache_log import CacheLog
 from engine.scheduling.chunk import SampledTokens
 from engine.scheduling.drafting import Drafter
 from engine.scheduling.kv_manager import KvManager
@@ -23,6 +25,8 @@ from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
 from engine.scheduling.watermark import Watermark
 from engine.settings import SpeculativeConfig
+from node.ipc import NO_LOAD, EngineOutputs, encode
+from node.kv_events.encoding import EventEncoder
 
 DECODES = (8, 64, 256)
 PROMPT, STEPS, BLOCK = 64, 400, 16
@@ -46,9 +50,9 @@ def main() -> None:
     """Print both tables."""
     for count in DECODES:
         plain, drafting = (books_us(count, drafter) for drafter in (None, _drafter()))
-        _say(
-            f"{count:3} decode: {plain:.2f} us a sequence and step, {drafting:.2f} with drafts"
-        )
+        told = books_us(count, events=EventEncoder(BLOCK))
+        more = f"{drafting:.2f} with drafts, {told:.2f} with KV events"
+        _say(f"{count:3} decode: {plain:.2f} us a sequence and step, {more}")
     for name, growth in (
         ("nothing kept free", Watermark(0.0, learns=False)),
         ("all kept free", Watermark(1.0, learns=False)),
@@ -59,12 +63,15 @@ def main() -> None:
         _say(f"{name:17}: {one.steps} steps, {again}, {one.used:.0%} of blocks used")
 
 
-def books_us(count: int, drafter: Drafter | None = None) -> float:
-    """Median microseconds for each of `count` sequences in a step in which all decode.
+def books_us(
+    count: int, drafter: Drafter | None = None, events: EventEncoder | None = None
+) -> float:
+    """Mean microseconds for each of `count` sequences in a step in which all decode.
 
     With a drafter their answers are random, so that it searches and finds almost nothing.
     """
     room = SequenceManager(KvManager(count * 64, BLOCK), Limits(2 * count + PROMPT, count))
+    room.kv.log = CacheLog(BLOCK) if events else None
     scheduler, times = Scheduler(room, drafter), list[float]()
     for number in range(count):
         scheduler.add(_sequence(number, PROMPT, STEPS + count))
@@ -75,9 +82,12 @@ def books_us(count: int, drafter: Drafter | None = None) -> float:
         drawn = {name: SampledTokens(tokens) for name, tokens in _draw(scheduler)}
         resumed = time.perf_counter()
         result = scheduler.commit(drawn)
+        if events and (told := room.kv.take_log()):
+            encode(EngineOutputs([], NO_LOAD, cache_events=tuple(told)))
+            events.encode(begin, told)
         if len(result.sampled) == count:
             times.append(time.perf_counter() - resumed + between - begin)
-    return statistics.median(times) / count * MICRO
+    return statistics.fmean(times) / count * MICRO
 
 
 def load(growth: Watermark) -> LoadRun:
