@@ -48,6 +48,7 @@ from node.routes import NodeRoutes
 from node.serving import NodeServer, uvicorn_config
 from node.signed_calls_only import Asgi, SignedCallsOnly
 from node.text_files_route import TextFilesRoute, parcel_of
+from node.vllm_metrics import VllmMetrics
 
 GONE_S = 10.0  # without a sign of life from the proxy's host
 SLOW_CLIENT_S = 600.0  # a proxy is as slow as its client, and cuts slow clients off itself
@@ -146,14 +147,21 @@ class _Node:
             self.config.drain_timeout_s,
         )
 
-    def _app(self, controller: RoleController) -> Asgi:
-        metrics, ready = NodeMetrics(), self.engine.ready
+    def _metrics(self) -> NodeMetrics:
+        """They count what the engine reports; its cache events are published."""
+        metrics, config = NodeMetrics(), self.config
+        facts = self.engine.ready.kv_layout, config.enable_prefix_caching
+        metrics.registry.register(VllmMetrics(metrics, config.served_names[0], *facts))
 
         def record(outputs: EngineOutputs) -> None:
             metrics.record(outputs)
             self.kv_events.publish(outputs.cache_events)
 
         self.engine.on_outputs = record
+        return metrics
+
+    def _app(self, controller: RoleController) -> Asgi:
+        metrics, ready = self._metrics(), self.engine.ready
         legs = LegFinder(self.identity.registration.zmq_address)
         door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
         served = ServedModel(

@@ -13,8 +13,10 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node, Registry
 from engine.api import EngineLoad, TierLoad
 from engine.request import FinishReason, Request, RequestId
+from kv_transfer.layout import KvLayout
 from node.ipc import EngineOutputs
 from node.metrics import NodeMetrics
+from node.vllm_metrics import VllmMetrics
 from proxy.admission.gate import AdmissionGate
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
@@ -75,3 +77,10 @@ def _answered(prefill: Node, decode: Node) -> ChoiceTimeline:
 def _samples(registry: CollectorRegistry) -> Iterator[tuple[str, Labels]]:
     for family in registry.collect():
         yield from ((one.name, frozenset(one.labels)) for one in family.samples)
+
+
+def under_vllms_names() -> CollectorRegistry:
+    """What a node exports under vLLM's names, and nothing else."""
+    layout, registry = KvLayout("bfloat16", 16, 1, (64,)), CollectorRegistry()
+    registry.register(VllmMetrics(NodeMetrics(), "m", layout, prefix_cache=True))
+    return registry

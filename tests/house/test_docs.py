@@ -33,6 +33,7 @@ from proxy.health.health import Health
 from proxy.observing.admission_metrics import AdmissionMetrics, ConnectionMetrics
 from proxy.observing.metrics import ProxyMetrics
 from proxy.workers.metrics_pages import worker_count_registry
+from tests.fakes.exported import under_vllms_names
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -188,6 +189,7 @@ def test_metrics_are_those_that_are_scraped() -> None:
     page = read("docs/reference/metrics.md")
     for heading, registry in (
         ("Of a node", NodeMetrics().registry),
+        ("Of a node, under vLLM's names", under_vllms_names()),
         ("Of the proxy", of_the_proxy()),
     ):
         told = {(row["metric"].strip("`"), row["kind"]) for row in table(page, heading)}
