@@ -170,8 +170,7 @@ class HandOver:
         prefill = self.relay.plan.prefill
         decode = self.planner.choose(nodes, self.flight.query, prefill)
         self.flight.replace_decode(decode, self.clock())
-        replaced = Plan(prefill, decode)
-        self.health.begin_attempt(replaced, now=self.attempt_start)  # half-open: its one call
+        self.health.begin_call(Plan(prefill, decode), now=self.attempt_start)  # a move, no try
         return decode
 
     def _not_full(self) -> Sequence[Node]:

@@ -116,13 +116,14 @@ class Health:
     def begin_attempt(
         self, plan: Plan, *, now: float, after: NodeFailed | ProxyExhausted | None = None
     ) -> None:
-        """Record that an attempt begins: the one call that half-open breakers let through.
-
-        `after`: the failure of the one before.
-        """
+        """Record that an attempt begins. `after`: the failure of the one before."""
         self.attempts += 1
         if after is not None:
             self.retries[after.cause] += 1
+        self.begin_call(plan, now=now)
+
+    def begin_call(self, plan: Plan, *, now: float) -> None:
+        """Record that nodes are called: the one call that half-open breakers let through."""
         if self.has_failures and now - self._tidied_at >= TIDY_S:
             self._tidied_at = now
             self.forget(now=now)

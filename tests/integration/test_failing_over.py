@@ -42,11 +42,13 @@ async def test_a_first_failure_is_made_good_at_once_where_another_node_is_well(
 ) -> None:
     cluster = Cluster(2, 2)
     sick = Sick(cluster, {name: failing(name, cause)})
-    pipeline = sick.pipeline()
+    pipeline, requests = sick.pipeline(), 0
     while not sick.asked[name]:
         assert await tokens_of(pipeline.stream(request())) == alone(request())
+        requests += 1
     assert sick.asked[name] == 1
     assert sick.waits == []
+    assert cluster.health.attempts == requests + (name == "p0")
     assert cluster.health.retries == ({cause: 1} if name == "p0" else {})  # the ticket moves
 
 
