@@ -11,11 +11,13 @@ nothing of older blocks until they are stored again.
 """
 
 import asyncio
+import errno
 import logging
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +28,7 @@ import zmq.asyncio
 from discovery.address import format_address
 from engine.cache_events import CacheEvent
 from node.kv_events.encoding import RANK, EventEncoder
-from node.kv_events.settings import FLAG, KvEventsConfig, is_bound
+from node.kv_events.settings import FILE, FLAG, TCP, KvEventsConfig, is_bound
 
 PORT = 5557
 NUMBER_BYTES, END = 8, -1
@@ -63,12 +65,12 @@ class KvEventPublisher:
         publisher.setsockopt(zmq.SNDHWM, config.hwm)
         replays.setsockopt(zmq.SNDHWM, config.buffer_steps + 1)
         replays.setsockopt(zmq.MAXMSGSIZE, LARGEST_REQUEST)
-        wanted = config.endpoint or f"tcp://{format_address(host, PORT)}"
+        wanted = config.endpoint or TCP + format_address(host, PORT)
         open_ = _bind if config.endpoint is None or is_bound(wanted) else _connect
-        again = config.replay_endpoint
+        again, names = config.replay_endpoint, {"0.0.0.0", "::", host}
         try:
-            endpoint = open_(publisher, wanted, advertised)
-            again = again and _bind(replays, again, advertised)
+            endpoint = _told(open_(publisher, wanted), names, advertised)
+            again = again and _told(_bind(replays, again), names, advertised)
         except OSError:
             _close(context, publisher, replays)
             raise
@@ -152,31 +154,46 @@ def event_publisher(
 def _close(
     context: zmq.asyncio.Context, *sockets: "zmq.Socket[Any]", linger_ms: int = 0
 ) -> None:
-    for socket in sockets:
-        socket.close(linger=linger_ms)
+    for one in sockets:
+        one.close(linger=linger_ms)
     context.term()
 
 
-def _bind(socket: "zmq.Socket[Any]", endpoint: str, advertised: str) -> str:
-    """Bind; returns the endpoint for others to connect to."""
-    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+def _bind(door: "zmq.Socket[Any]", endpoint: str) -> str:
+    """Bind; returns the endpoint with its port. ZMQ itself would take a file from others."""
+    door.setsockopt(zmq.IPV6, "[" in endpoint)
     try:
-        socket.bind(endpoint)
+        if endpoint.startswith(FILE) and _is_served(endpoint.removeprefix(FILE)):
+            raise zmq.ZMQError(errno.EADDRINUSE)
+        door.bind(endpoint)
     except zmq.ZMQError as error:
         raise OSError(f"{FLAG}: {endpoint} cannot be bound: {error}") from error
-    bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-    if not bound.startswith("tcp://"):
-        return bound
-    return f"tcp://{format_address(advertised, bound.rpartition(':')[2])}"
+    return door.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def _connect(socket: "zmq.Socket[Any]", endpoint: str, _: str) -> str:
-    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+def _connect(door: "zmq.Socket[Any]", endpoint: str) -> str:
+    door.setsockopt(zmq.IPV6, "[" in endpoint)
     try:
-        socket.connect(endpoint)
+        door.connect(endpoint)
     except zmq.ZMQError as error:
         raise OSError(f"{FLAG}: {endpoint} cannot be connected to: {error}") from error
     return endpoint
+
+
+def _is_served(path: str) -> bool:
+    """Whether somebody listens at this file; one that was left behind is free."""
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):  # too long a path
+        probe.setblocking(False)
+        return probe.connect_ex(path) in (0, errno.EAGAIN)
+    return False
+
+
+def _told(endpoint: str, names: Container[str], advertised: str) -> str:
+    """The endpoint for others to connect to: `advertised`, where it is bound at these names."""
+    host, _, port = endpoint.removeprefix(TCP).rpartition(":")
+    if not endpoint.startswith(TCP) or host.strip("[]") not in names:
+        return endpoint
+    return TCP + format_address(advertised, port)
 
 
 def _number(number: int) -> bytes:

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Meta
 
 FLAG = "--kv-events-config"
-SCHEMES = ("tcp://", "ipc://")
-Steps = Annotated[int, Meta(ge=1)]
+TCP, FILE = "tcp://", "ipc://"
+Steps = Annotated[int, Meta(ge=1, le=2**31 - 2)]  # ZMQ counts in 32 bits
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         """Raises ValueError for an endpoint that is none."""
         for endpoint in (self.endpoint, self.replay_endpoint):
-            if endpoint is not None and not endpoint.startswith(SCHEMES):
+            if endpoint is not None and not endpoint.startswith((TCP, FILE)):
                 raise ValueError(f"endpoint {endpoint!r} begins with neither tcp:// nor ipc://")
         if self.replay_endpoint is not None and not is_bound(self.replay_endpoint):
             told = f"replay_endpoint {self.replay_endpoint!r}"
@@ -48,7 +48,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 def is_bound(endpoint: str) -> bool:
     """Whether others connect to this endpoint, as in vLLM."""
-    return "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
+    return "*" in endpoint or "::" in endpoint or endpoint.startswith(FILE)
 
 
 def read_kv_events_config(text: str | None) -> KvEventsConfig:

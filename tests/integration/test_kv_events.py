@@ -99,6 +99,48 @@ async def test_it_can_be_reached_where_it_says(tmp_path: Path) -> None:
         assert str(made.sources["0"]["endpoint"]).startswith("tcp://[::1]:")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "host", "told"),
+    [
+        ("tcp://*:*", HERE, "node"),
+        ("tcp://[::]:*", "::", "node"),
+        (ANY, HERE, "node"),
+        ("tcp://127.0.0.2:*", HERE, "127.0.0.2"),
+    ],
+)
+def test_a_node_is_told_by_its_name_unless_it_publishes_at_another_address(
+    endpoint: str, host: str, told: str
+) -> None:
+    config = KvEventsConfig(enable_kv_cache_events=True, endpoint=endpoint)
+    with event_publisher(config, EventEncoder(16), host, "node") as made:
+        assert str(made.sources["0"]["endpoint"]).startswith(f"tcp://{told}:")
+
+
+def test_a_file_is_not_taken_from_who_publishes_there(tmp_path: Path) -> None:
+    """As two nodes of one machine with the same settings would; ZMQ itself allows it."""
+    file = f"ipc://{tmp_path}/events"
+    config = KvEventsConfig(enable_kv_cache_events=True, endpoint=file)
+    twice = KvEventsConfig(
+        enable_kv_cache_events=True, endpoint=f"{file}2", replay_endpoint=f"{file}2"
+    )
+    with event_publisher(config, EventEncoder(16), HERE, HERE):
+        for taken in (config, twice):
+            with (
+                pytest.raises(OSError, match="cannot be bound: Address already in use"),
+                event_publisher(taken, EventEncoder(16), HERE, HERE),
+            ):
+                pass
+
+
+def test_a_file_that_was_left_behind_is_used(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(f"{tmp_path}/events")
+    file = f"ipc://{tmp_path}/events"
+    config = KvEventsConfig(enable_kv_cache_events=True, endpoint=file)
+    with event_publisher(config, EventEncoder(16), HERE, HERE) as made:
+        assert made.sources["0"]["endpoint"] == file
+
+
 async def test_nothing_is_no_batch() -> None:
     async with publishing() as (made, subscriber):
         before = made._published

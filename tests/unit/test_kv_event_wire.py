@@ -116,6 +116,8 @@ def test_an_endpoint_is_bound_or_connected_to_as_vllms(endpoint: str, bound: boo
         ('{"replay_endpoint": "tcp://other:5558"}', "has to be bound"),
         ('{"buffer_steps": 0}', "buffer_steps"),
         ('{"hwm": -1}', "hwm"),
+        ('{"hwm": 2147483648}', "hwm"),
+        ('{"buffer_steps": 2147483647}', "buffer_steps"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(
