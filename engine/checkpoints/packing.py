@@ -81,8 +81,10 @@ def _fbgemm(given: Mapping[str, Any]) -> Packing:
     return Packing(layout="compressed fp8")
 
 
-def _modelopt(given: Mapping[str, Any]) -> Packing:
-    """NVIDIA ModelOpt's fp8: one scale for a tensor."""
+def _modelopt(given: Mapping[str, Any]) -> Packing | None:
+    """NVIDIA ModelOpt's fp8: one scale for a tensor. None: of a KV cache only."""
+    if "quant_algo" in given and given["quant_algo"] is None:
+        return None
     _only(given, quant_algo=("FP8",))
     return Packing(layout="fp8", tensors=True, static=True)
 

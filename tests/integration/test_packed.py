@@ -252,10 +252,18 @@ def test_scales_of_a_kv_cache_in_8_bits_are_not_used(
     assert "scales of a quantized KV cache are not used" in caplog.text
 
 
-def test_a_checkpoint_that_quantizes_only_its_kv_cache_is_a_plain_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"quant_method": "compressed-tensors", "config_groups": {}, "format": "dense"},
+        {"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"},
+    ],
+)
+def test_a_checkpoint_that_quantizes_only_its_kv_cache_is_a_plain_one(
+    told: dict[str, object], tmp_path: Path
+) -> None:
     plain = make_checkpoint(tmp_path / "plain", **FAMILIES["llama"])
     before = run(load(plain), requests([prompt(30)]))
-    told = {"quant_method": "compressed-tensors", "config_groups": {}, "format": "dense"}
     edit_config(plain, {"quantization_config": {**told, "kv_cache_scheme": SCHEME}})
     add_scales(plain, ("k_scale", "v_scale"))
     assert run(load(plain), requests([prompt(30)])) == before
