@@ -31,10 +31,10 @@ from api.tools.parsing.json_types import (
     accepted_types,
     resolve_reference,
 )
+from api.tools.parsing.keys import key_until
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import (
     calls_after_markers,
-    key_until,
     literal,
     name_until,
     skip_space,

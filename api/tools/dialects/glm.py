@@ -22,13 +22,12 @@ from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, to
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.hermes import ObjectForm
 from api.tools.parsing.json_types import ArgumentTypes
-from api.tools.parsing.output import SPACE, ParserOutput, Steps
+from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.steps import (
     calls_after_markers,
     literal,
     name_until,
     skip_space,
-    word_until,
 )
 from api.tools.parsing.typed import TypedArguments
 from api.tools.tool_choice import OfferedFunctions
@@ -63,9 +62,9 @@ class PairForm:
         out.start_call(name)
         arguments = TypedArguments(out, name, types)
         while goes_on:
-            key = yield from word_until(end_of_key)
+            key = yield from arguments.read_key(end_of_key)
             yield from literal((yield from skip_space()), value)
-            yield from arguments.read_value(key.strip(SPACE), end_of_value)
+            yield from arguments.read_value(key, end_of_value)
             yield from literal((yield from skip_space()), "<")
             goes_on = yield from self._goes_on((yield))
         arguments.end()

@@ -15,9 +15,9 @@ from functools import partial
 from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ArgumentTypes
-from api.tools.parsing.output import SPACE, ParserOutput, Steps
+from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
-from api.tools.parsing.steps import literal, name_until, skip_space, word_until
+from api.tools.parsing.steps import literal, name_until, skip_space
 from api.tools.parsing.typed import TypedArguments
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format
@@ -40,9 +40,9 @@ def _call(out: ParserOutput, types: ArgumentTypes) -> Steps:
     out.start_call(name)
     arguments = TypedArguments(out, name, types)
     while (yield from _goes_on()):
-        key = yield from word_until(END_OF_KEY)
+        key = yield from arguments.read_key(END_OF_KEY)
         yield from literal((yield from skip_space()), VALUE)
-        yield from arguments.read_value(key.strip(SPACE), END_OF_VALUE)
+        yield from arguments.read_value(key, END_OF_VALUE)
     arguments.end()
     out.end_call()
 

@@ -89,7 +89,7 @@ class InvokeForm:
         out.start_call(name)
         arguments = TypedArguments(out, name, types)
         while (yield from self._goes_on()):
-            key = yield from word_until('"')
+            key = yield from arguments.read_key('"')
             types_here = yield from self._declared_types()
             yield from arguments.read_value(key, f"</{self.word}parameter>", types=types_here)
         arguments.end()

@@ -30,6 +30,7 @@ from api.tools.call_formats import (
 )
 from api.tools.dialects.dialect import Dialect, UnmarkedCalls
 from api.tools.parsing.json_types import ArgumentTypes, resolve_reference
+from api.tools.parsing.keys import key_until
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
 from api.tools.parsing.python_values import python_value
 from api.tools.parsing.steps import (
@@ -38,7 +39,6 @@ from api.tools.parsing.steps import (
     any_name,
     attempt_call,
     calls_after_markers,
-    key_until,
     literal,
     name_until,
     offered_only,

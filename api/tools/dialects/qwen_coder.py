@@ -65,7 +65,7 @@ def _arguments(arguments: TypedArguments) -> Steps:
             arguments.end()
             return
         yield from literal(letter, PARAMETER)
-        key = yield from word_until(">")
+        key = yield from arguments.read_key(">")
         yield from arguments.read_value(key, END_OF_PARAMETER, lines=True)
 
 

@@ -6,7 +6,7 @@ letter has already read it.
 
 import re
 import string
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -153,24 +153,6 @@ def name_until(letter: str, end: str, letters: Container[str] = NAME_LETTERS) ->
     if not name:
         raise NotACall
     return name
-
-
-def key_until(
-    letter: str, end: str, known: Collection[str], letters: Container[str]
-) -> TextSteps:
-    """Returns the key of an argument: a known one, whatever its characters are, or else a name
-    of these letters. White space and the `end` may follow it. Raises NotACall.
-    """
-    key = ""
-    while letter in letters or any(one.startswith(key + letter) for one in known):
-        key += letter
-        letter = yield
-    if letter in SPACE:
-        letter = yield from skip_space()
-    yield from literal(letter, end)
-    if key not in known and not ((key := key.rstrip(SPACE)) and all(x in letters for x in key)):
-        raise NotACall
-    return key
 
 
 def json_string(letter: str) -> TextSteps:

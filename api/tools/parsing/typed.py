@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from api.tools.parsing.json_types import STRING_ONLY, ArgumentTypes, JsonTypes
-from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
+from api.tools.parsing.keys import key_before
+from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.python_values import python_to_json
 from api.tools.parsing.steps import longest_partial_marker, until
 
@@ -24,6 +25,14 @@ class TypedArguments:
     function: str
     types: ArgumentTypes
     _keys: set[str] = field(default_factory=set)
+
+    def read_key(self, end: str) -> TextSteps:
+        """Returns the next key, up to the marker `end`; white space around it belongs to it
+        only if the schema says so. Raises NotACall.
+        """
+        known = self.types.properties(self.function)
+        key = yield from key_before(end, known)
+        return key if key in known else key.strip(SPACE)
 
     def read_value(
         self, key: str, end: str, *, lines: bool = False, types: JsonTypes | None = None
