@@ -1,5 +1,7 @@
 """Calls in Python are found with marks around them and without, cut at every place."""
 
+import warnings
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +93,14 @@ def test_calls_are_read_wherever_the_answer_is_cut(
 @pytest.mark.parametrize(("name", "text"), NO_CALLS)
 def test_what_is_no_call_is_content_to_the_last_letter(name: str, text: str) -> None:
     assert read_alike(DIALECTS[name].parser, text) == Read(text, [])
+
+
+def test_an_escape_that_python_does_not_know_is_read_without_a_warning() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = read_cut(DIALECTS["pythonic"].parser, r"[weather(city='C:\d\t')]")
+    assert found.calls == [("weather", r'{"city": "C:\\d\t"}', True)]
+    assert not told
 
 
 PARTS = [

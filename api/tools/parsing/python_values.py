@@ -2,6 +2,7 @@
 
 import ast
 import json
+import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
@@ -80,7 +81,10 @@ def to_json(text: str) -> str:
 def python_to_json(text: str) -> str | None:
     """A Python literal as JSON. None: it is not a literal, or JSON has no such value."""
     try:
-        value = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        with warnings.catch_warnings():  # about unknown escapes, such as in 'C:\\d'
+            warnings.simplefilter("ignore")
+            literal = ast.literal_eval(text)
+        value = json.dumps(literal, ensure_ascii=False, allow_nan=False)
         return value.encode().decode()  # raises ValueError for half of a surrogate pair
     except UNREADABLE:
         return None
