@@ -1,16 +1,23 @@
 """Values that a Gemma writes without quotes are of a type that the schema accepts."""
 
+import json
 from typing import Any
 
 import pytest
 
+from api.tools.dialects.gemma import GEMMA
 from api.tools.tool_choice import OfferedFunctions
-from tests.fakes.tools import offered, tool
+from api.wire import WireError
+from tests.fakes.tools import offered, read, tool
 from tests.unit.test_calls_beside_forms import fits, grammar_of
 
 VALUES = ("1", "-20", "0.5", "007", "true", "false", "null", '<|"|>x<|"|>', "{b:true}", "[]")
 OBJECT_KEYS = {"properties": {"b": {"type": "boolean"}}, "required": ["b"]}
 OBJECT = {"type": "object", **OBJECT_KEYS}
+NO = {"type": "null"}
+LIST = {"type": "array", "items": {"type": "string"}}
+PAIRS, NO_PAIRS = ["[]", "[1]", "[1,{b:true}]"], ["[true]", "[1,2]", "[1,{b:true},1]"]
+SOME = ["{}", "{y:1}", "{x:1,y:1}", "{y:1,x:1}"]
 
 
 def takes(schema: Any) -> OfferedFunctions:  # noqa: ANN401 - a schema may be anything
@@ -43,3 +50,91 @@ def test_a_number_has_no_leading_zeros_as_nobody_could_read_it() -> None:
     call = "<|tool_call>call:f{a:%s}<tool_call|>"
     assert {one for one in VALUES if fits(grammar, call % one)} >= {"1", "-20", "0.5"}
     assert not fits(grammar, call % "007")
+
+
+CALL = "<|tool_call>call:f{a:%s}<tool_call|>"
+NUMBER = {"type": "integer"}
+NODE = {
+    "properties": {"v": NUMBER, "next": {"anyOf": [{"$ref": "#/$defs/node"}, NO]}},
+    "required": ["v"],
+    "additionalProperties": False,
+    "type": "object",
+}
+PART = {"properties": {"p": NUMBER}, "required": ["p"], "additionalProperties": False}
+DEFS = {"node": NODE, "part": PART}
+
+
+def within(key: str, *others: str) -> dict[str, Any]:
+    inner = within(*others) if others else NUMBER
+    return {"type": "object", "properties": {key: inner}, "required": [key]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"anyOf": [OBJECT, NO]}, ["{b:true}", "null"], ["{c:1}", "{b:1}", "{}", "1"]),
+        ({"oneOf": [within("x"), within("y")]}, ["{x:1}", "{y:1}"], ["{z:1}", "{}"]),
+        ({"anyOf": [LIST, NO]}, ['[<|"|>x<|"|>]', "[]", "null"], ["[1]", "[{}]"]),
+        ({"allOf": [{"$ref": "#/$defs/part"}, OBJECT_KEYS]}, ["{p:1,b:true}"], ["{p:1}", "{}"]),
+        ({"allOf": [{"$ref": "#/$defs/part"}]}, ["{p:1}"], ["{q:1}", "{}"]),
+        ({"enum": ["x", 1, None]}, ['<|"|>x<|"|>', "1", "null"], ["2", '<|"|>y<|"|>']),
+        ({"const": {"k": [1, "x"]}}, ['{k:[1,<|"|>x<|"|>]}'], ["{k:[1]}", "{}"]),
+        ({"type": "object", "additionalProperties": NUMBER}, ["{k:1,l:2}", "{}"], ["{k:null}"]),
+        ({"type": "array", "prefixItems": [NUMBER, OBJECT], "items": False}, PAIRS, NO_PAIRS),
+        (
+            {"type": "array", "items": [NUMBER, OBJECT], "additionalItems": False},
+            PAIRS,
+            NO_PAIRS,
+        ),
+        (within(*"bcde"), ["{b:{c:{d:{e:1}}}}"], ["{b:{c:{d:1}}}", "{b:{c:{d:{e:null}}}}"]),
+        (within("ids[]"), ['{<|"|>ids[]<|"|>:1}'], ["{ids[]:1}"]),
+        (
+            {"$ref": "#/$defs/node"},
+            ["{v:1,next:{v:2,next:null}}", "{v:1}"],
+            ["{next:null}", "{v:1,next:{}}"],
+        ),
+        ({"properties": {"x": NUMBER, "y": NUMBER}, "type": "object"}, SOME, ["{x:1,x:1,x:1}"]),
+    ],
+)
+def test_a_value_fits_its_schema_however_deep(
+    schema: Any,  # noqa: ANN401 - a schema may be anything
+    right: list[str],
+    wrong: list[str],
+) -> None:
+    one = {"properties": {"a": schema}, "required": ["a"], "$defs": DEFS}
+    tools = offered([tool("f", one)])
+    grammar = grammar_of("gemma4", "", tools)
+    for value in right:
+        assert fits(grammar, CALL % value), value
+        [(_, arguments, whole)] = read(GEMMA.parser, [CALL % value], tools).calls
+        assert whole
+        assert json.loads(arguments).keys() == {"a"}
+    assert not [value for value in wrong if fits(grammar, CALL % value)]
+
+
+def test_what_no_value_fits_is_refused() -> None:
+    endless = {"type": "object", "properties": {"n": {"$ref": "#/$defs/e"}}, "required": ["n"]}
+    schema = {"properties": {"a": {"$ref": "#/$defs/e"}}, "required": ["a"]}
+    with pytest.raises(WireError, match="nested too deeply"):
+        grammar_of("gemma4", "", offered([tool("f", schema | {"$defs": {"e": endless}})]))
+
+
+def test_a_large_schema_that_refers_to_itself_is_followed_less_far() -> None:
+    lists = {
+        key: {"type": "array", "items": {"$ref": "#/$defs/f"}} for key in ("and", "or", "not")
+    }
+    term = {"properties": {**lists, "field": {"type": "string"}, "value": {}}, "type": "object"}
+    schema = {"properties": {"a": {"$ref": "#/$defs/f"}}, "$defs": {"f": term}}
+    grammar = grammar_of("gemma4", "", offered([tool("f", schema)]))
+    assert fits(grammar, CALL % '{and:[{value:1},{field:<|"|>x<|"|>}]}')
+    assert not fits(grammar, CALL % "{and:[{field:1}]}")
+
+
+@pytest.mark.parametrize("needed", [[], ["a"]])
+def test_a_schema_with_too_many_ways_through_it_is_refused(needed: list[str]) -> None:
+    ways = {"anyOf": [{"$ref": f"#/$defs/{n}"} for n in range(30)]}
+    lists = {"type": "array", "items": ways, "minItems": len(needed)}
+    schema = {"properties": {"a": ways}, "required": needed, "$defs": {}}
+    schema["$defs"] = {str(n): lists for n in range(30)}
+    with pytest.raises(WireError, match="over 262144 characters"):
+        grammar_of("gemma4", "", offered([tool("f", schema)]))

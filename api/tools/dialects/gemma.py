@@ -6,31 +6,16 @@
 
 import re
 import string
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
-from api.tools.call_formats import (
-    CallableTools,
-    Schema,
-    argument_format,
-    enum_of_strings,
-    input_as_text,
-    is_open,
-    members_format,
-    seq,
-    tokens,
-)
+from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.json_types import (
-    ANY_TYPE,
-    ArgumentTypes,
-    JsonTypes,
-    accepted_types,
-    resolve_reference,
-)
+from api.tools.dialects.gemma_values import arguments_in
+from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.keys import key_until
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import (
@@ -38,33 +23,14 @@ from api.tools.parsing.steps import (
     literal,
     name_until,
     skip_space,
+    until,
 )
 from api.tools.parsing.typed import PYTHON_CONSTANTS, json_text, stream_string
 from api.tools.tool_choice import OfferedFunctions
-from engine.grammars.structural_tags import (
-    AnyText,
-    Either,
-    Format,
-    Optional,
-    Regex,
-    Repeated,
-    Sequential,
-    Star,
-    Token,
-)
+from engine.grammars.structural_tags import Format
 
 BEGINS, ENDS = "{[", "}]"
 KEY_LETTERS = frozenset(string.ascii_letters + string.digits + "_-$.")
-ANY_KEY = "[A-Za-z_][A-Za-z0-9_]*"
-WHOLE = r"-?(0|[1-9][0-9]{0,19})"
-ATOMS: Mapping[type, str] = {
-    int: WHOLE,
-    float: rf"{WHOLE}(\.[0-9]{{1,20}})?",
-    bool: "true|false",
-    type(None): "null",
-}
-UNBOUNDED = -1
-DEEPEST = 3  # levels of lists and objects in a grammar
 UNQUOTED = r"([{}\[\],:])|([^{}\[\],:<]+|<)"
 
 
@@ -93,7 +59,7 @@ class QuotedForm:
         keys, known = set[str](), types.properties(name)
         letter = yield from skip_space()
         while letter != "}":
-            key = yield from key_until(letter, ":", known, KEY_LETTERS)
+            key = yield from self._key(letter, known)
             if key in keys:
                 raise NotACall
             before = f"{', ' if keys else '{'}{json_text(key)}: "
@@ -104,6 +70,15 @@ class QuotedForm:
         out.end_call()
         yield from literal((yield from skip_space()), self.closes)
         out.drop_held()
+
+    def _key(self, letter: str, known: Collection[str]) -> TextSteps:
+        """Returns a key, quoted or not, behind which there is a colon; raises NotACall."""
+        if letter != self.quote[0]:
+            return (yield from key_until(letter, ":", known, KEY_LETTERS))
+        yield from literal(letter, self.quote)
+        key = yield from until(self.quote)
+        yield from literal((yield from skip_space()), ":")
+        return key
 
     def _argument(self, out: ParserOutput, before: str) -> TextSteps:
         """Emit a string as it comes, any other value when it is complete; returns the first
@@ -160,52 +135,8 @@ class QuotedForm:
         return tools.calls(self._written)
 
     def _written(self, name: str, schema: Schema) -> Format:
-        plain = resolve_reference(schema, schema)
-        anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))  # braces included
-        inner = seq("{", anything) if is_open(plain) else self._object(plain, schema, DEEPEST)
+        inner = arguments_in(self.quote, schema)
         return seq(tokens(self.opens), f"call:{name}", inner, tokens(self.closes))
-
-    def _object(self, schema: Schema, root: Schema, depth: int) -> Format:
-        pairs = members_format(
-            schema,
-            lambda key, one: seq(f"{key}:", self._value_of(one, root, depth)),
-            seq(Regex(ANY_KEY), ":", Either((self._text(AnyText()), _atoms(ANY_TYPE)))),
-            ",",
-        )
-        return seq("{", pairs, "}")
-
-    def _value_of(self, schema: object, root: Schema, depth: int) -> Format:
-        types, ways = accepted_types(schema, root), list[Format]()
-        plain = resolve_reference(schema, root) if isinstance(schema, Mapping) else {}
-        if str in types:
-            text = input_as_text(root) or enum_of_strings(schema, types) or AnyText()
-            ways.append(self._text(text))
-        if dict in types and depth:
-            ways.append(self._object(plain, root, depth - 1))
-        if list in types and depth:
-            ways.append(seq("[", self._items(plain, root, depth - 1), "]"))
-        if types.isdisjoint({str, dict, list}):
-            return argument_format(schema, root) or _atoms(types)
-        if not types.isdisjoint(ATOMS) or not ways:
-            ways.append(_atoms(types))
-        return Either(tuple(ways))
-
-    def _items(self, schema: Schema, root: Schema, depth: int) -> Format:
-        item = self._value_of(schema.get("items", True), root, depth)
-        least, most = _count(schema, "minItems", 0), _count(schema, "maxItems", UNBOUNDED)
-        if most == 0:
-            return seq()
-        others = Repeated(max(least - 1, 0), most if most < 0 else most - 1, seq(",", item))
-        return seq(item, others) if least else Optional(seq(item, others))
-
-    def _text(self, inner: Format) -> Format:
-        return Sequential((Token(self.quote), inner, Token(self.quote)))
-
-
-def _atoms(types: JsonTypes) -> Regex:
-    """A value of one of these types without quotes or brackets; of any if there is none."""
-    found = [written for kind, written in ATOMS.items() if kind in types]
-    return Regex("|".join(found or ATOMS.values()))
 
 
 def _is_atom(word: str) -> bool:
@@ -219,11 +150,6 @@ def _as_word(word: str, *, is_key: bool) -> str:
     if word in PYTHON_CONSTANTS and not is_key:
         return PYTHON_CONSTANTS[word]
     return msgspec.json.encode(word).decode()
-
-
-def _count(schema: Schema, name: str, usual: int) -> int:
-    found = schema.get(name)
-    return found if isinstance(found, int) else usual
 
 
 def _dialect(form: QuotedForm) -> Dialect:

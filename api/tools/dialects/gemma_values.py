@@ -1,0 +1,287 @@
+"""The grammar of values in Gemma's format, which fit a schema. Pure.
+
+Strings, lists and objects are not written as in JSON, so their schemas are followed here. No
+rule of a structural tag can contain itself: a schema that does is followed a few times, and
+what would be deeper is left out.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+from api.tools.call_formats import (
+    TOO_LONG,
+    Schema,
+    argument_format,
+    format_each,
+    input_as_text,
+    is_open,
+    members_format,
+    properties_of,
+    required_of,
+    seq,
+)
+from api.tools.parsing.json_types import (
+    ANY_TYPE,
+    TYPES,
+    JsonTypes,
+    accepted_types,
+    resolve_reference,
+)
+from api.wire import WireError
+from engine.grammars.structural_tags import (
+    AnyText,
+    ConstString,
+    Either,
+    Format,
+    Optional,
+    Regex,
+    Repeated,
+    Sequential,
+    Star,
+    Token,
+)
+
+ANY_KEY = "[A-Za-z_][A-Za-z0-9_]*"
+BARE_KEY = re.compile(r"[^{}\[\],:<\s]+( +[^{}\[\],:<\s]+)*")
+WHOLE = r"-?(0|[1-9][0-9]{0,19})"
+ATOMS: Mapping[type, str] = {
+    int: WHOLE,
+    float: rf"{WHOLE}(\.[0-9]{{1,20}})?",
+    bool: "true|false",
+    type(None): "null",
+}
+NO_VALUE = "tools: no arguments of a function fit its schema, or they are nested too deeply"
+UNBOUNDED = -1
+SEVERAL = ("anyOf", "oneOf")
+ELSEWHERE = ("$ref", "allOf")
+SAY_MORE = (*SEVERAL, "allOf", "enum", "const")
+ANYTHING = "*"  # stands in a path for a list of any items
+MOST_REPEATS = 2  # as far as the grammar does not become too long by them
+MOST_VISITS = 4_000
+Path = tuple[str, ...]
+"""The references that led to a schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueForm:
+    """Values of schemas within `root`; strings stand between two of the `quote`. A schema may
+    come back `most_repeats` times on the way to a value. Only objects that are `nested` may
+    have a key more than once. `visits` counts schemas: there are many ways through some.
+    """
+
+    quote: str
+    root: Schema
+    most_repeats: int
+    nested: bool = False
+    visits: Iterator[int] = field(default_factory=partial(count, 1))
+
+    def value(
+        self, schema: object, path: Path = (), among: JsonTypes = ANY_TYPE
+    ) -> Format | None:
+        """A value that fits the schema and is of a type `among` these; None: there is none, or
+        it is too deep.
+        """
+        if next(self.visits) > MOST_VISITS:
+            raise WireError(TOO_LONG, "tools")
+        if (found := self._resolved(schema, path)) is None:
+            return None
+        plain, path = found
+        types = among & accepted_types(plain, self.root)
+        listed = [plain["const"]] if "const" in plain else plain.get("enum")
+        if isinstance(listed, list) and listed:
+            return _one_of(self._literal(one) for one in listed if type(one) in types)
+        for several in SEVERAL:
+            if isinstance(ways := plain.get(several), list) and ways:
+                rest = {key: one for key, one in plain.items() if key != several}
+                return _one_of(self.value(_both(rest, one), path, types) for one in ways)
+        return _one_of(self._by_type(plain, path, types))
+
+    def _by_type(self, plain: Schema, path: Path, types: JsonTypes) -> Iterable[Format | None]:
+        if str in types:
+            yield self._text(input_as_text(self.root) or AnyText())
+        if dict in types:
+            yield self._object(plain, path)
+        if list in types:
+            yield self._list(plain, path)
+        if types and types <= ATOMS.keys():
+            yield argument_format(plain, self.root) or atoms(types)
+        elif not types.isdisjoint(ATOMS):
+            yield atoms(types)
+
+    def _resolved(self, schema: object, path: Path) -> tuple[Schema, Path] | None:
+        """The schema without references and `allOf`, and the path to it; None: too deep."""
+        if not isinstance(schema, Mapping):
+            return None if self._circles(path) else ({}, path)
+        target, parts = resolve_reference(schema, self.root), schema.get("allOf")
+        others = [*parts] if isinstance(parts, list) else []
+        if target is not schema:
+            path, others = (*path, schema["$ref"]), [target, *others]
+        plain: Schema = {}
+        for one in filter(lambda one: isinstance(one, Mapping), others):
+            if self._circles(path) or (found := self._resolved(one, path)) is None:
+                return None
+            plain, path = _both(plain, found[0]), found[1]
+        own = {key: one for key, one in schema.items() if key not in ELSEWHERE}
+        return _both(plain, own), path
+
+    def _circles(self, path: Path) -> bool:
+        """Whether a path leads in circles too often."""
+        return len(path) - len({*path}) > self.most_repeats
+
+    def arguments(self) -> Format | None:
+        """The arguments of a call: an object."""
+        if takes_anything(self.root):
+            anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))
+            return seq("{", anything)  # the last brace included
+        return self.value(self.root, among=TYPES["object"])
+
+    def _object(self, schema: Schema, path: Path) -> Format | None:
+        inner, has_to = replace(self, nested=True), required_of(schema)
+        named = {key: inner.value(one, path) for key, one in properties_of(schema).items()}
+        if any(named[key] is None for key in named if key in has_to):
+            return None
+        possible = {key: self._member(key, one) for key, one in named.items() if one}
+        if not named and schema.get("additionalProperties") is not False:
+            return seq("{", self._any_members(schema, path), "}")
+        if self.nested and not possible.keys() & has_to:
+            return seq("{", _some_of(possible), "}")
+        members = {"properties": possible, "required": [*has_to], "additionalProperties": False}
+        return seq("{", members_format(members, lambda key, _: possible[key], seq(), ","), "}")
+
+    def _any_members(self, schema: Schema, path: Path) -> Format:
+        """Members whose names are not in the schema."""
+        value: Format | None = Either((self._text(AnyText()), atoms(ANY_TYPE)))
+        if isinstance(more := schema.get("additionalProperties"), Mapping):
+            value = replace(self, nested=True).value(more, path)
+        if value is None:
+            return seq()
+        member = seq(Regex(ANY_KEY), ":", value)
+        return Optional(seq(member, Star(seq(",", member))))
+
+    def _list(self, schema: Schema, path: Path) -> Format | None:
+        first, more = _first_items(schema)
+        least, most = _count(schema, "minItems", 0), _count(schema, "maxItems", UNBOUNDED)
+        deeper = path if isinstance(more, Mapping) else (*path, ANYTHING)
+        formats, other = [self.value(one, path) for one in first], self.value(more, deeper)
+        if more is False or other is None:
+            most = len(formats) if most < 0 else min(most, len(formats))
+        if None in formats:
+            most = min(formats.index(None), len(formats) if most < 0 else most)
+        if 0 <= most < least:
+            return None
+        return seq("[", _items([one for one in formats if one], other, least, most), "]")
+
+    def _member(self, key: str, value: Format) -> Format:
+        if BARE_KEY.fullmatch(key):
+            return seq(f"{key}:", value)
+        return seq(self._text(ConstString(key)), ":", value)
+
+    def _text(self, inner: Format) -> Format:
+        return Sequential((Token(self.quote), inner, Token(self.quote)))
+
+    def _literal(self, value: Any) -> Format | None:  # noqa: ANN401  JSON of any shape
+        """Exactly this value; None: a string in it has the quote."""
+        match value:
+            case str():
+                return None if self.quote in value else self._text(ConstString(value))
+            case list():
+                return _in_marks("[", [self._literal(one) for one in value], "]")
+            case dict():
+                values = {key: self._literal(one) for key, one in value.items()}
+                return _in_marks(
+                    "{", [one and self._member(key, one) for key, one in values.items()], "}"
+                )
+        return ConstString(json.dumps(value))
+
+
+def arguments_in(quote: str, schema: Schema) -> Format:
+    """The arguments of a call, strings of which stand between two of the `quote`. Raises
+    WireError if there are none or their grammar becomes longer than is allowed.
+    """
+    for most_repeats in range(MOST_REPEATS, -1, -1):
+        try:
+            found = ValueForm(quote, schema, most_repeats).arguments()
+        except WireError:
+            if not most_repeats:
+                raise
+            continue
+        if found is None:
+            break
+        return found
+    raise WireError(NO_VALUE, "tools")
+
+
+def atoms(types: JsonTypes) -> Regex:
+    """A value of one of these types without quotes or brackets."""
+    return Regex("|".join(written for kind, written in ATOMS.items() if kind in types))
+
+
+def takes_anything(schema: Schema) -> bool:
+    """Whether nothing is said about the members of an object."""
+    plain = resolve_reference(schema, schema)
+    says = isinstance(
+        plain.get("additionalProperties"), Mapping
+    ) or not plain.keys().isdisjoint((*SEVERAL, "allOf", "enum", "const"))
+    return is_open(plain) and not says
+
+
+def _one_of(ways: Iterable[Format | None]) -> Format | None:
+    found = tuple(one for one in ways if one is not None)
+    return found[0] if len(found) == 1 else Either(found) if found else None
+
+
+def _in_marks(opens: str, values: Sequence[Format | None], closes: str) -> Format | None:
+    """All the values with commas between them; None: one of them is missing."""
+    found = [part for one in values if one for part in (",", one)]
+    return None if None in values else seq(opens, *found[1:], closes)
+
+
+def _both(one: Schema, other: object) -> Schema:
+    """A schema with the keywords of two, where the second's count unless they are members."""
+    if not isinstance(other, Mapping):
+        return one
+    members = {**properties_of(one), **properties_of(other)}
+    needed = [*dict.fromkeys([*required_of(one), *required_of(other)])]
+    joined = {"properties": members} | ({"required": needed} if needed else {})
+    return {**one, **other, **(joined if members or needed else {})}
+
+
+def _first_items(schema: Schema) -> tuple[Sequence[object], object]:
+    """The schemas of a list's first items, and that of all others."""
+    items = schema.get("items", True)
+    if isinstance(items, list):
+        return items, schema.get("additionalItems", True)
+    first = schema.get("prefixItems")
+    return first if isinstance(first, list) else (), items
+
+
+def _some_of(members: Mapping[str, Format]) -> Format:
+    """Any of these members, in any order: the last of a name counts."""
+    if not members:
+        return seq()
+    one = Either(tuple(format_each(members, lambda key, _: members[key]).values()))
+    return Optional(seq(one, Repeated(0, len(members) - 1, seq(",", one))))
+
+
+def _items(first: Sequence[Format], other: Format | None, least: int, most: int) -> Format:
+    """From `least` to `most` items: these first ones, and then others."""
+    first = first[:most] if most >= 0 else first
+    begun = first or ([other] if other and most else [])
+    left = most if most < 0 else most - len(begun)
+    items: Format = seq()
+    if other and left:
+        items = Repeated(max(least - len(begun), 0), left, seq(",", other))
+    for place, one in reversed([*enumerate(begun)]):
+        with_others = seq(",", one, items) if place else seq(one, items)
+        items = with_others if place < least else Optional(with_others)
+    return items
+
+
+def _count(schema: Schema, name: str, usual: int) -> int:
+    found = schema.get(name)
+    return found if isinstance(found, int) else usual
