@@ -10,7 +10,8 @@ from api.tools.dialects.known import DIALECTS, find_dialect
 from api.tools.parsing.output import CallArguments, CallStarted, ContentText
 from api.tools.parsing.reader import CallReader
 from api.tools.structured import calls_or_content
-from tests.fakes.tools import Call, Read, claims, cut, offered, read, read_alike, read_cut
+from tests.fakes.tools import Call, Read, claims, cut, offered, read, read_alike, read_cut, tool
+from tests.unit.test_calls_beside_forms import fits, grammar_of
 
 PARIS = '{"city": "Paris"}'
 WEATHER, CLOCK = ("weather", PARIS, True), ("clock", "{}", True)
@@ -101,6 +102,16 @@ def test_an_escape_that_python_does_not_know_is_read_without_a_warning() -> None
         found = read_cut(DIALECTS["pythonic"].parser, r"[weather(city='C:\d\t')]")
     assert found.calls == [("weather", r'{"city": "C:\\d\t"}', True)]
     assert not told
+
+
+def test_arguments_that_nobody_named_are_of_the_type_that_they_have_to_be() -> None:
+    counts = {"type": "object", "additionalProperties": {"type": "integer"}}
+    grammar = grammar_of("lfm2", "", offered([tool("f", counts)]))
+    call = "<|tool_call_start|>[f(%s)]<|tool_call_end|>"
+    for right in ("", "a=1", "a=1, b=2"):
+        assert fits(grammar, call % right)
+    for wrong in ("a=true", 'a=1, b="x"'):
+        assert not fits(grammar, call % wrong)
 
 
 PARTS = [

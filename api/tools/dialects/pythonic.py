@@ -178,8 +178,9 @@ def _written(name: str, schema: Schema) -> Format:
 
 
 def _arguments(schema: Schema) -> Format:
-    anything = seq(Regex(ANY_KEY), "=", JsonSchema(json_schema=True))
     named = resolve_reference(schema, schema)
+    value = _value(named.get("additionalProperties", True), schema)
+    anything = seq(Regex(ANY_KEY), "=", value)
     return members_format(
         named, lambda key, one: seq(f"{key}=", _value(one, schema)), anything, ", "
     )
