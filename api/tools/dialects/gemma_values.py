@@ -224,10 +224,9 @@ def atoms(types: JsonTypes) -> Regex:
 def takes_anything(schema: Schema) -> bool:
     """Whether nothing is said about the members of an object."""
     plain = resolve_reference(schema, schema)
-    says = isinstance(
-        plain.get("additionalProperties"), Mapping
-    ) or not plain.keys().isdisjoint((*SEVERAL, "allOf", "enum", "const"))
-    return is_open(plain) and not says
+    says_more = not plain.keys().isdisjoint(SAY_MORE)
+    typed = isinstance(plain.get("additionalProperties"), Mapping)
+    return is_open(plain) and not typed and not says_more
 
 
 def _one_of(ways: Iterable[Format | None]) -> Format | None:
