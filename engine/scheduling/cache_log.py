@@ -19,6 +19,7 @@ class CacheLog:
     block_size: int
     _told: set[bytes] = field(default_factory=set)
     _events: list[CacheEvent] = field(default_factory=list)
+    _removed: list[bytes] = field(default_factory=list)  # since the last event
 
     def store(self, seq: Sequence, first: int, end: int) -> None:
         """Log its cached blocks from `first` to before `end`, as far as they are new."""
@@ -32,24 +33,26 @@ class CacheLog:
 
     def remove(self, key: bytes) -> None:
         """Log that the block of this key was evicted."""
-        if key not in self._told:
-            return
-        self._told.remove(key)
-        last = self._events[-1] if self._events else None
-        if isinstance(last, BlocksRemoved):
-            self._events[-1] = BlocksRemoved((*last.keys, key))
-        else:
-            self._events.append(BlocksRemoved((key,)))
+        if key in self._told:
+            self._told.remove(key)
+            self._removed.append(key)
 
     def take(self) -> Seq[CacheEvent]:
         """The events since the last call."""
+        self._log_removed()
         events, self._events = self._events, []
         return events
+
+    def _log_removed(self) -> None:
+        if self._removed:
+            self._events.append(BlocksRemoved(tuple(self._removed)))
+            self._removed.clear()
 
     def _store(self, seq: Sequence, begin: int, end: int) -> None:
         keys, size, request = tuple(seq.keys[begin:end]), self.block_size, seq.request
         parent = seq.keys[begin - 1] if begin else None
         tokens = tuple(seq.tokens[begin * size : end * size])
+        self._log_removed()
         self._told.update(keys)
         self._events.append(
             BlocksStored(keys, parent, tokens, request.adapter, request.cache_salt)
