@@ -6,6 +6,7 @@ from pathlib import Path
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import Role
 from node.config import HTTP_PORTS, KV_PORTS, ServingOptions
+from node.kv_events.settings import read_kv_events_config
 from proxy.config import ProxyOptions
 
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
@@ -63,6 +64,8 @@ class UpConfig(ServingOptions, ProxyOptions):
             raise ValueError("--api-key must not contain spaces")
         for name in ("port", "discovery_port"):
             is_port(name, getattr(self, name) or 0)
+        events = read_kv_events_config(self.kv_events_config)
+        events.refuse_to_share(self.prefill + self.decode)
         for role in Role:
             for name in ("ports", "kv_ports", "devices"):
                 self._one_for_each(role, name)

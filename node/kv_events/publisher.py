@@ -28,9 +28,8 @@ import zmq.asyncio
 from discovery.address import format_address
 from engine.cache_events import CacheEvent
 from node.kv_events.encoding import RANK, EventEncoder
-from node.kv_events.settings import FILE, FLAG, TCP, KvEventsConfig, is_bound
+from node.kv_events.settings import FILE, FLAG, PORT, TCP, KvEventsConfig, is_bound
 
-PORT = 5557
 NUMBER_BYTES, END = 8, -1
 LARGEST_REQUEST = 256  # bytes
 AT_ONCE = 64  # replayed batches before other tasks have a turn

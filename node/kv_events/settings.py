@@ -7,6 +7,7 @@ from msgspec import Meta
 
 FLAG = "--kv-events-config"
 TCP, FILE = "tcp://", "ipc://"
+PORT = 5557
 Steps = Annotated[int, Meta(ge=1, le=2**31 - 2)]  # ZMQ counts in 32 bits
 
 
@@ -44,6 +45,13 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def on(self) -> bool:
         """Whether anything is published."""
         return self.enable_kv_cache_events and self.publisher == "zmq"
+
+    def refuse_to_share(self, nodes: int) -> None:
+        """Raises ValueError if so many nodes of one machine cannot all have these settings."""
+        for endpoint in (self.endpoint or f"{TCP}*:{PORT}", self.replay_endpoint or ""):
+            if self.on and nodes > 1 and is_bound(endpoint) and not endpoint.endswith(":*"):
+                hint = "tcp://127.0.0.1:* gives each a port of its own"
+                raise ValueError(f"{FLAG}: {nodes} nodes cannot share {endpoint}; {hint}")
 
 
 def is_bound(endpoint: str) -> bool:

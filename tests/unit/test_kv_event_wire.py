@@ -1,10 +1,12 @@
 """Cache events on the wire are vLLM's, field by field, in both of its encodings."""
 
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
+from deploy.config import UpConfig
 from engine.cache_events import BlocksRemoved, BlocksStored, CacheEvent
 from node.config import NodeConfig
 from node.kv_events.encoding import EventEncoder
@@ -125,6 +127,30 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         NodeConfig(model="m", kv_events_config=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shared"),
+    [
+        ('{"enable_kv_cache_events": true}', "tcp://*:5557"),
+        ('{"enable_kv_cache_events": true, "endpoint": "ipc:///tmp/a"}', "ipc:///tmp/a"),
+        (
+            '{"enable_kv_cache_events": true, "endpoint": "tcp://*:*",'
+            ' "replay_endpoint": "tcp://*:1"}',
+            "tcp://*:1",
+        ),
+        ('{"enable_kv_cache_events": true, "endpoint": "tcp://*:*"}', None),
+        ('{"enable_kv_cache_events": true, "endpoint": "tcp://router:5557"}', None),
+        ('{"endpoint": "tcp://*:5557"}', None),
+    ],
+)
+def test_nodes_of_one_machine_share_no_port(text: str, shared: str | None) -> None:
+    UpConfig(prefill=1, decode=0, kv_events_config=text)
+    if shared is None:
+        UpConfig(kv_events_config=text)
+        return
+    with pytest.raises(ValueError, match=re.escape(f"2 nodes cannot share {shared};")):
+        UpConfig(kv_events_config=text)
 
 
 def test_events_of_a_prefix_cache_that_is_off_are_refused() -> None:
