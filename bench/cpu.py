@@ -1,9 +1,11 @@
-"""CPU time by process, as the operating system accounts for it."""
+"""CPU time and wake-ups by process, as the operating system accounts for them."""
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
+WAITS = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -11,6 +13,13 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of a process with all its threads."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / TICKS_PER_S
+
+
+def wake_ups(pid: int) -> int:
+    """How often its threads have gone on after they had waited: voluntary context switches."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/status")
+    counts = (WAITS.search(task.read_text()) for task in tasks)
+    return sum(int(found[1]) for found in counts if found)
 
 
 def children(pid: int) -> Iterable[int]:
