@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 WAITS = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
@@ -17,9 +18,11 @@ def cpu_seconds(pid: int) -> float:
 
 def wake_ups(pid: int) -> int:
     """How often its threads have gone on after they had waited: voluntary context switches."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/status")
-    counts = (WAITS.search(task.read_text()) for task in tasks)
-    return sum(int(found[1]) for found in counts if found)
+    total = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/status"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            total += sum(map(int, WAITS.findall(task.read_text())))
+    return total
 
 
 def children(pid: int) -> Iterable[int]:

@@ -14,6 +14,7 @@ from engine.cache_events import BlocksStored, CacheEvent
 MEDIUM = "GPU"  # vLLM's name for KV memory, also on a CPU
 RANK, GROUP = 0, 0
 EXTRA_KEYS = "extra_keys"
+NOTHING_EXTRA = (EXTRA_KEYS, None)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -52,9 +53,6 @@ class EventEncoder:
             EXTRA_KEYS: _extra_keys(event),
             "group_idx": GROUP,
         }
-
-
-NOTHING_EXTRA = (EXTRA_KEYS, None)
 
 
 def _removed(keys: Sequence[bytes]) -> dict[str, object]:
