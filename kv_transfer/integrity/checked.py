@@ -16,7 +16,7 @@ from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
 from kv_transfer.blocks.runs import BlockRuns, expand_runs
 from kv_transfer.checking import ExpectedChecksum
 from kv_transfer.errors import CorruptKv
-from kv_transfer.ledger.offers import ChecksumOrder
+from kv_transfer.ledger.open_offers import ChecksumOrder
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import MoverWrapper, ReadEnd
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from kv_transfer.api import LoanRequest, Outcome, Sealed, Settled
-from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
 from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.known_sinks import KnownSinks, Peer
 from kv_transfer.ledger.leases import LeaseTable
 from kv_transfer.ledger.offer import KvOffer
+from kv_transfer.ledger.open_offers import ChecksumOrder, OpenOffers
 from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
@@ -45,20 +45,6 @@ ANOTHER = "another sink has asked for it"
 MOST_REMEMBERED = 256
 
 
-@dataclass(frozen=True, slots=True)
-class ChecksumOrder:
-    """Blocks of an offer, from the `start`-th on, whose checksums are to be computed.
-
-    `seen`: what each checksum covers, a block or a slot of it (blocks/checksum_mapping.py).
-    """
-
-    ticket_id: str
-    level: CheckLevel
-    start: int
-    blocks: Sequence[int]
-    seen: BlockMapping = WHOLE_BLOCKS
-
-
 @dataclass(slots=True)
 class OfferBook:
     """Every offer from `offer` to its one Settled; messages to send are left in `outbox`.
@@ -76,8 +62,7 @@ class OfferBook:
     outbox: list[tuple[Peer, FromSource]] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
     loan_requests: list[LoanRequest] = field(default_factory=list)
-    _offers: dict[str, KvOffer] = field(default_factory=dict)
-    _by_outer: dict[str, str] = field(default_factory=dict)
+    _offers: OpenOffers = field(default_factory=OpenOffers)
     _leases: LeaseTable = field(default_factory=LeaseTable)
     _driven_until: float = -math.inf
     _withdrawn: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
@@ -89,19 +74,21 @@ class OfferBook:
     def offer(self, ticket_id: str, outer_id: str | None) -> None:
         """Open a lease without a deadline."""
         self._leases.open(ticket_id)
-        self._offers[ticket_id] = KvOffer(ticket_id, outer_id, level=self.level)
-        if outer_id is not None:
-            self._rename(outer_id, ticket_id)
+        older = self._offers.add(KvOffer(ticket_id, outer_id, level=self.level))
+        if older is not None:
+            self._take_name(older)
 
     def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
         """Add final blocks; the sink is told at the next `flush`."""
         if offer := self._offers.get(ticket_id):
             offer.extend(blocks)
+            self._offers.note_change(offer)
 
     def seal(self, ticket_id: str, sealed: Sealed, *, now: float) -> None:
         """Complete the offer; if no sink has come yet, one has LEASE_S from now."""
         if offer := self._offers.get(ticket_id):
             offer.seal(sealed)
+            self._offers.note_change(offer)
             if offer.sink is None:
                 self._leases.renew(ticket_id, until=now + LEASE_S)
 
@@ -131,7 +118,7 @@ class OfferBook:
 
     def withdraw_all(self) -> None:
         """End every offer."""
-        for ticket_id in list(self._offers):
+        for ticket_id in self._offers.ticket_ids:
             self.withdraw(ticket_id)
 
     def expire(self, now: float) -> None:
@@ -143,35 +130,26 @@ class OfferBook:
         """Extend leases after the thread stalled: a Look sent meanwhile may still be unread."""
         self._leases.grant(now + SILENCE_S)
 
+    @property
+    def wants_checksums(self) -> bool:
+        """Whether there are `missing_checksums`."""
+        return self._offers.want_checksums
+
     def missing_checksums(self, most: int) -> list[ChecksumOrder]:
         """Blocks that need checksums: `most` in all, shared out, but at least one per offer."""
-        wanting = [
-            (name, offer)
-            for name, offer in self._offers.items()
-            if offer.num_ready < len(offer.blocks)
-        ]
-        each = max(1, most // max(1, len(wanting)))
-        return [
-            ChecksumOrder(
-                name,
-                one.level,
-                one.num_ready,
-                one.blocks[one.num_ready :][:each],
-                one.checksum_mapping,
-            )
-            for name, one in wanting
-        ]
+        return self._offers.missing_checksums(most)
 
     def add_checksums(self, order: ChecksumOrder, sums: Sequence[int]) -> None:
         """Store the checksums of an order."""
         if offer := self._offers.get(order.ticket_id):
             offer.add_checksums((order.level, order.seen), order.start, sums)
+            self._offers.note_change(offer)
 
     def flush(self) -> None:
         """Tell every sink what is new since it was last told."""
-        for offer in self._offers.values():
-            if offer.has_news and offer.sink is not None:
-                self.outbox.append((offer.sink, offer.next_news()))
+        for offer in self._offers.take_news():
+            assert offer.sink is not None
+            self.outbox.append((offer.sink, offer.next_news()))
 
     def handle_message(self, peer: Peer, message: FromSink, *, now: float) -> None:
         """Handle one message of a sink; answers go to `outbox`."""
@@ -212,7 +190,7 @@ class OfferBook:
             self.decline(asked)
 
     def _look(self, peer: Peer, look: Look, now: float) -> None:
-        ticket_id = self._find(look.key)
+        ticket_id = self._offers.ticket_of(look.key)
         if look.engine_id not in (None, self.engine_id):
             self._deny(peer, look, "the source was started anew")
         elif not self.known_sinks.touch(peer):
@@ -227,6 +205,7 @@ class OfferBook:
             if offer.sink not in (None, peer):
                 self.outbox.append((offer.sink, offer.gone_message(ANOTHER)))
             offer.require_checksums(*self.known_sinks.checksum_spec(peer))
+            self._offers.note_change(offer)
             offer.assign_sink(peer, look)
             self.outbox.append((peer, offer.next_news()))
 
@@ -261,19 +240,14 @@ class OfferBook:
         ):
             self._leases.renew(ticket_id, until=now + LEASE_S if offer.sealed else None)
 
-    def _rename(self, outer_id: str, ticket_id: str) -> None:
-        """A newer offer takes the name: a sink reading the older one by that name must stop."""
-        older = self._offers.get(self._by_outer.get(outer_id, ""))
-        if older and older.sink is not None and older.key == outer_id:
+    def _take_name(self, older: KvOffer) -> None:
+        """A newer offer has its name: a sink reading the older one by that name must stop."""
+        if older.sink is not None and older.key == older.outer_id:
             self.outbox.append((older.sink, older.gone_message("a newer offer has its name")))
             older.sink = None
-        self._by_outer[outer_id] = ticket_id
 
     def _meant(self, message: Settle | Abandon | Leave) -> str:
-        return message.ticket_id or self._find(message.key)
-
-    def _find(self, key: str) -> str:
-        return self._by_outer.get(key, key)
+        return message.ticket_id or self._offers.ticket_of(message.key)
 
     def _end(self, ticket_id: str, outcome: Outcome, *, tell: bool = True) -> bool:
         if was_open := self._leases.settle(ticket_id):
@@ -281,12 +255,10 @@ class OfferBook:
         return was_open
 
     def _close(self, ticket_id: str, outcome: Outcome, *, tell: bool = True) -> None:
-        offer = self._offers.pop(ticket_id)
+        offer = self._offers.remove(ticket_id)
         offer.end(outcome)
         if outcome is Outcome.WITHDRAWN:
             self._withdrawn.append(ticket_id)
-        if offer.outer_id is not None and self._by_outer.get(offer.outer_id) == ticket_id:
-            del self._by_outer[offer.outer_id]
         if tell and offer.sink is not None:
             self.outbox.append((offer.sink, offer.gone_message(outcome)))
         self.settled.append(Settled(ticket_id, outcome))

@@ -72,10 +72,13 @@ class Pull:
             HandOverState.PULLING,
         )
 
+    @property
+    def sends_looks(self) -> bool:
+        """Whether its source is still to hear of it, from time to time."""
+        return self.state not in (HandOverState.SETTLING, HandOverState.ENDING)
+
     def is_due(self, beat_s: float, *, now: float) -> bool:
-        """Whether it is time to send a Look to its source."""
-        if self.state in (HandOverState.SETTLING, HandOverState.ENDING):
-            return False
+        """Whether it is time for a Look, if it sends any."""
         return self.looked_at is None or now - self.looked_at >= beat_s
 
     def look(self, *, now: float) -> Look:

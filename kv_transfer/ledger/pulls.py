@@ -18,6 +18,7 @@ from kv_transfer.errors import (
 )
 from kv_transfer.layout import can_pull
 from kv_transfer.ledger.known_sources import Address, KnownSources, rejection_error
+from kv_transfer.ledger.open_pulls import OpenPulls
 from kv_transfer.ledger.pending_loans import PendingLoans
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.reads import ReadBook, ReadOrder
@@ -57,7 +58,7 @@ class PullBook:
     to_disconnect: list[Address] = field(default_factory=list)
     arrived: list[Arrived] = field(default_factory=list)
     pending_loans: PendingLoans = field(default_factory=PendingLoans)
-    _pulls: dict[str, Pull] = field(default_factory=dict)
+    _pulls: OpenPulls = field(default_factory=OpenPulls)
     _num_over: int = 0
     _sources: KnownSources = field(default_factory=KnownSources)
     _reads: ReadBook = field(default_factory=ReadBook)
@@ -78,7 +79,7 @@ class PullBook:
 
     def hold(self, ticket: KvTicket, *, now: float) -> None:
         """Send Looks for it from now on, unless a job that pulls it does so already."""
-        if ticket.ticket_id not in self._pulls:
+        if self._pulls.get(ticket.ticket_id) is None:
             self._start(ticket, now)
 
     def pull(self, ticket: KvTicket, into: Sequence[int], skip: int, *, now: float) -> None:
@@ -106,7 +107,7 @@ class PullBook:
     def abandon_all(self, *, now: float) -> None:
         """End everything."""
         self.pending_loans.cancel_all()
-        for pull in list(self._pulls.values()):
+        for pull in self._pulls:
             if pull.state is not HandOverState.ENDING:
                 self.abandon(pull.ticket, now=now)
 
@@ -135,9 +136,8 @@ class PullBook:
         self._sources.forget(address)
         self.to_disconnect.append(address)
         self.pending_loans.fail_source(address)
-        for pull in list(self._pulls.values()):
-            if pull.address == address:
-                self._fail(pull, error, now)
+        for pull in self._pulls.at(address):
+            self._fail(pull, error, now)
 
     def read_done(self, read_id: int, error: TransferError | None, *, now: float) -> None:
         """A read has ended: its bytes are here, or it will write no more.
@@ -166,30 +166,28 @@ class PullBook:
     def fail_silent_pulls(self, now: float) -> None:
         """Fail the pulls whose source is silent or whose reads do not end."""
         self.pending_loans.expire(now)
-        for pull in list(self._pulls.values()):
-            host = self._sources.welcome_of(pull.address)
+        for address in tuple(self._pulls.sources):
+            host = self._sources.welcome_of(address)
             if host is not None and self._reads.is_stuck(host, now=now):
-                stuck = PeerUnreachable(f"no read from {pull.address} has ended for too long")
-                self.fail_source(pull.address, stuck, now=now)
-            elif pull.error is None and now - pull.heard_at >= SILENCE_S:
-                silent = PeerUnreachable(f"{pull.address} was silent for {SILENCE_S} s")
-                self.fail_source(pull.address, silent, now=now)
+                stuck = PeerUnreachable(f"no read from {address} has ended for too long")
+                self.fail_source(address, stuck, now=now)
+        for address in {pull.address: None for pull in self._pulls.silent(now=now)}:
+            silent = PeerUnreachable(f"{address} was silent for {SILENCE_S} s")
+            self.fail_source(address, silent, now=now)
 
     def restart_timeouts(self, now: float) -> None:
         """The transfer thread was stalled: count every timeout from now."""
         self._reads.restart_timeouts(now)
-        for pull in self._pulls.values():
+        for pull in self._pulls:
             pull.heard_at = now
 
     def tick(self, now: float) -> None:
         """Fail pulls with silent sources, send Looks to the others, and drop idle sources."""
         self.fail_silent_pulls(now)
-        for pull in list(self._pulls.values()):
-            if pull.error is None and pull.is_due(self.beat_s, now=now):
-                self._greet(pull, now)
-                self._look(pull, now)
-        busy = {pull.address for pull in self._pulls.values()}
-        self.to_disconnect += self._sources.forget_idle(busy, now=now)
+        for pull in self._pulls.due(self.beat_s, now=now):
+            self._greet(pull, now)
+            self._look(pull, now)
+        self.to_disconnect += self._sources.forget_idle(self._pulls.sources, now=now)
 
     def _cancel(self, pull: Pull | None, now: float) -> None:
         if pull and pull.is_held:
@@ -220,7 +218,8 @@ class PullBook:
         return pull
 
     def _start(self, ticket: KvTicket, now: float) -> Pull:
-        pull = self._pulls[ticket.ticket_id] = Pull(ticket, now, self._num_over)
+        pull = Pull(ticket, now, self._num_over)
+        self._pulls.add(pull)
         self._greet(pull, now)
         self._look(pull, now)
         return pull
@@ -230,7 +229,7 @@ class PullBook:
         self.outbox.append((address, message))
 
     def _look(self, pull: Pull, now: float) -> None:
-        self._say(pull.address, pull.look(now=now), now)
+        self._say(pull.address, self._pulls.look(pull, now=now), now)
 
     def _greet(self, pull: Pull, now: float) -> None:
         self._sources.mark_used(pull.address, now=now)
@@ -258,9 +257,7 @@ class PullBook:
             self.fail_source(address, LayoutMismatch(reason), now=now)
             return
         self._sources.store_welcome(address, welcome)
-        for pull in list(self._pulls.values()):
-            if pull.address != address:
-                continue
+        for pull in self._pulls.at(address):
             if pull.ticket.engine_id not in (None, welcome.engine_id):
                 self._fail(pull, LeaseExpired("another engine has its address"), now)
             else:
@@ -295,5 +292,5 @@ class PullBook:
         self.arrived.append(pull.end())
 
     def _remove(self, pull: Pull) -> None:
-        del self._pulls[pull.ticket.ticket_id]
+        self._pulls.remove(pull)
         self._num_over += 1

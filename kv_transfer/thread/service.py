@@ -140,7 +140,7 @@ class TransferService:
         self._news.close()
 
     def _turn_s(self) -> float:
-        if self.mover.pending or self.offers.missing_checksums(1):
+        if self.mover.pending or self.offers.wants_checksums:
             return 0.0
         if self.mover.needs_polling and self.offers.needs_driving(self.clock()):
             return DRIVEN_TURN_S

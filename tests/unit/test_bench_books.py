@@ -1,6 +1,7 @@
 """The measurements run, and measure what they say."""
 
 from bench.books import BLOCKS, books_us, load
+from bench.waiting import offers_us, pulls_us, schedule_us
 from engine.scheduling.watermark import Watermark
 
 
@@ -17,3 +18,7 @@ def test_what_is_kept_free_saves_preemptions() -> None:
 
 def test_books_cost_something() -> None:
     assert books_us(2) > 0
+
+
+def test_what_waits_costs_something() -> None:
+    assert min(offers_us(2), pulls_us(2), schedule_us(2)) > 0

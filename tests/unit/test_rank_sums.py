@@ -16,7 +16,7 @@ from kv_transfer.integrity.checked import expected_checksums, first_mismatch, ma
 from kv_transfer.integrity.checksums import BlockChecksums
 from kv_transfer.integrity.rank_checksums import RankChecksums
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.offers import ChecksumOrder
+from kv_transfer.ledger.open_offers import ChecksumOrder
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.remote import MoverServer, RankStuck, RemoteMover
 from tests.fakes.mover import FakeMover
