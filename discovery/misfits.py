@@ -15,6 +15,7 @@ FINGERPRINT = "fingerprint"
 DIGEST = "blake2b:"
 """Prefix of a digest in `made_of` (engine/checkpoints/checkpoint.py)."""
 MOST_TOLD = 8
+NOT_TOLD = "not told"
 
 
 class NamedNode(PairableNode, Protocol):
@@ -90,15 +91,14 @@ def unlike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 def _unlike(name: str, one: str | None, two: str | None) -> str:
     """One part that differs; values are shown, digests are not."""
-    if all(value and value.startswith(DIGEST) for value in (one, two)):
+    digest_here, digest_there = (value and value.startswith(DIGEST) for value in (one, two))
+    if digest_here and digest_there:
         return f"{name} is another one"
-    return f"{name} is {_word(one)} here and {_word(two)} there"
-
-
-def _word(value: str | None) -> str:
-    if value is None:
-        return "not told"
-    return "one" if value.startswith(DIGEST) else value
+    if digest_here:
+        return f"{name} is only here"
+    if digest_there:
+        return f"{name} is only there"
+    return f"{name} is {one or NOT_TOLD} here and {two or NOT_TOLD} there"
 
 
 def first_difference(one: Layout | None, two: Layout | None) -> Difference | None:

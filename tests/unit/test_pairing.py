@@ -67,6 +67,7 @@ OURS = {
     "config.json": "blake2b:00",
     "generation_config.json": "absent",
     "weights": "blake2b:01",
+    "adapter law": "blake2b:05",
 }
 
 
@@ -81,8 +82,12 @@ OURS = {
         ),
         (
             OURS | {"generation_config.json": "blake2b:04", "later": "x"},
-            ": generation_config.json is absent here and one there, "
-            "later is not told here and x there",
+            ": generation_config.json is only there, later is not told here and x there",
+        ),
+        (
+            {name: OURS[name] for name in OURS if name != "adapter law"}
+            | {"adapter sql": "blake2b:06"},
+            ": adapter law is only here, adapter sql is only there",
         ),
     ],
 )
