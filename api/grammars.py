@@ -13,6 +13,7 @@ from engine.request import Grammar
 
 ONE_OF = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
+STRUCTURED = "structured_outputs"
 Schema = dict[str, Any] | str
 
 
@@ -43,19 +44,19 @@ class ResponseFormat(msgspec.Struct, frozen=True):
     json_schema: JsonSchema | None = None
 
 
-def read_structured(given: object, within: str = "structured_outputs") -> Grammar | None:
+def read_structured(given: object) -> Grammar | None:
     """vLLM's `structured_outputs`; raises WireError, which names the field."""
-    asked = convert(given, StructuredOutputs, within)
+    asked = convert(given, StructuredOutputs, STRUCTURED)
     for option in ("disable_any_whitespace", "disable_additional_properties"):
         if getattr(asked, option):
-            raise WireError(f"{within}.{option} is not supported", f"{within}.{option}")
+            raise WireError(f"{STRUCTURED}.{option} is not supported", f"{STRUCTURED}.{option}")
     if asked.whitespace_pattern is not None:
-        param = f"{within}.whitespace_pattern"
+        param = f"{STRUCTURED}.whitespace_pattern"
         raise WireError(f"{param} is not supported", param)
     said = [name for name in ONE_OF if getattr(asked, name) not in (None, False)]
     if len(said) != 1:
-        raise WireError(f"{within} wants exactly one of {', '.join(ONE_OF)}", within)
-    return _grammar(said[0], getattr(asked, said[0]), f"{within}.{said[0]}")
+        raise WireError(f"{STRUCTURED} wants exactly one of {', '.join(ONE_OF)}", STRUCTURED)
+    return _grammar(said[0], getattr(asked, said[0]), f"{STRUCTURED}.{said[0]}")
 
 
 def read_format(given: Mapping[str, object]) -> Grammar | None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 PROVEN_S = 60.0  # after running this long the next restart is quick again
-KILL_AFTER_S = 5.0
 LONGEST_LINE = 1 << 20
 ADDRESS = "http_address"
 LEFT_OUT = b"(a line that was too long to show)\n"

@@ -1,6 +1,5 @@
 """From a model's name and a few numbers to a running engine."""
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +56,6 @@ from engine.sizing import (
 from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
-log = logging.getLogger(__name__)
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's variable: huge pages for 2 MiB and more
 
 

@@ -46,15 +46,6 @@ def too_long(grammar: Grammar) -> str:
     return f"{grammar.kind} has more than {LONGEST_SOURCE} characters"
 
 
-def check_grammar(grammar: Grammar) -> None:
-    """Raises GrammarRefused for a grammar that is malformed, impossible, or too expensive.
-
-    This starts a process; to check more than one grammar, keep a GrammarChecker.
-    """
-    with GrammarChecker() as checker:
-        checker.check(grammar)
-
-
 @dataclass(slots=True)
 class _Answers:
     """A cache of replies; good grammars and refused ones are evicted separately."""

@@ -84,11 +84,6 @@ class Sampler:
         self.kernels, self.native = kernels, native
         self._processors: WeakKeyDictionary[Sequence, LogitsProcessor] = WeakKeyDictionary()
 
-    @property
-    def num_processors(self) -> int:
-        """How many sequences have a LogitsProcessor."""
-        return len(self._processors)
-
     def check(self, seq: Sequence) -> None:
         """Raises UnknownToken, UnusableSampling or GrammarRefused for an unusable request."""
         check_sampling(seq.request, self.vocabulary, seq.end_tokens)

@@ -1,7 +1,6 @@
 """Several models behind one proxy: a request's `model` picks its pool of nodes."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ from proxy.models.text_store import ModelText, ModelTextStore
 
 WITHOUT_TEXT = "start the proxy with --tokenizer, or send and ask for token ids"
 MOST_NAMED = 8  # of models, in a message
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

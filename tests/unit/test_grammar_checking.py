@@ -18,7 +18,6 @@ from engine.grammars.checking import (
     REMEMBERED,
     START_S,
     GrammarChecker,
-    check_grammar,
 )
 from engine.request import LONGEST_SOURCE, Grammar
 from tests.fakes.hostile_grammars import ENDURED, REFUSED
@@ -103,12 +102,6 @@ def test_an_end_is_quiet_after_pipes_that_are_closed_or_hold_something() -> None
             examiner.wait()
         checker.close()
         assert examiner.returncode
-
-
-def test_one_grammar_is_checked_without_a_checker() -> None:
-    check_grammar(GOOD)
-    with pytest.raises(GrammarRefused, match="regex"):
-        check_grammar(Grammar("regex", "("))
 
 
 def test_the_end_of_its_process_is_no_grammars_fault() -> None:

@@ -290,7 +290,7 @@ def test_a_past_goes_with_its_sequence() -> None:
     sampler = Sampler(VOCABULARY)
     seqs = [sequence(one) for one in ASKED]
     sampler.sample(logits_of(len(seqs), 0), [SamplerRow(seq) for seq in seqs])
-    assert sampler.num_processors == len(ASKED)
+    assert len(sampler._processors) == len(ASKED)
     del seqs
     sampler.sample(logits_of(1, 0), [SamplerRow(sequence(PLAIN))])
-    assert sampler.num_processors == 0
+    assert not sampler._processors

@@ -30,7 +30,6 @@ RANKS = 64  # of A, or of B, that a program multiplies at once
 OUTPUTS = 128  # of B, for one program
 LEAST_STEPS = 2  # of a part of A's inputs
 FEW, MANY = 16, 64  # rows of a tile
-PART_BYTES = 4
 
 
 def add_adapters(
