@@ -239,3 +239,13 @@ def test_a_node_looks_again_soon_while_kv_comes_from_disk() -> None:
     disk.stopped = False
     loop.prepare()
     assert not loop.has_waiting_legs
+
+
+def test_what_came_back_is_shared_with_who_comes_next() -> None:
+    engine, tiers = small()
+    run(engine, ask("first"))
+    drive_out(engine)
+    assert run(engine, ask("again", answer=1))[0] == 12
+    loaded = tiers.book.load[0].loaded
+    assert run(engine, ask("next", answer=1))[0] == 12
+    assert tiers.book.load[0].loaded == loaded

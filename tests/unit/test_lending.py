@@ -1,0 +1,50 @@
+"""Blocks on loan between prefix caches: how many may go, and what an open loan means."""
+
+import pytest
+
+from engine.request import Request, RequestId, Sampling
+from tests.fakes.engine import FakeEngine
+
+PROMPT = tuple(range(9))  # two full blocks of 4, and a token
+
+
+def with_prompt(blocks: int = 8) -> tuple[FakeEngine, list[bytes]]:
+    """An idle engine that has the prompt in its cache, and the keys of its blocks."""
+    engine, request = FakeEngine(blocks=blocks, watermark=0), Request(RequestId("r"), PROMPT)
+    keys = list(engine.keys(request))
+    engine.generate(Request(RequestId("before"), PROMPT, Sampling(1)))
+    engine.turn()
+    return engine, keys
+
+
+def test_an_idle_engine_knows_an_open_loan_from_a_leak() -> None:
+    engine, keys = with_prompt()
+    for name in ("one", "other"):
+        assert engine.lend(name, keys)
+    for name in ("one", "other"):
+        engine.sequences.check_idle()
+        engine.give_back(name)
+    engine.sequences.check_idle()
+    engine.kv.take(1)
+    with pytest.raises(AssertionError):
+        engine.sequences.check_idle()
+
+
+def test_all_that_can_be_spared_may_be_borrowed_and_no_more() -> None:
+    engine, keys = with_prompt()
+    more = [bytes([n]) * 16 for n in range(7)]
+    assert engine.borrow("too much", [*keys, *more], have=2) is None
+    assert engine.load.free_blocks == 8
+    borrowed = engine.borrow("all", [*keys, *more[:6]], have=2)
+    assert borrowed is not None
+    assert len(borrowed) == 6
+    assert engine.load.free_blocks == 0
+
+
+def test_who_found_no_room_beside_a_loan_comes_in_once_it_has_ended() -> None:
+    engine, keys = with_prompt()
+    assert engine.lend("loan", keys)
+    engine.generate(Request(RequestId("large"), (30,) * 28, Sampling(1)))
+    assert not engine.schedule()
+    engine.give_back("loan")
+    assert [one.request_id for one in engine.schedule()] == ["large"]
