@@ -117,12 +117,21 @@ def test_who_was_started_anew_is_tried_at_once() -> None:
     assert one.open_for_s == 8
 
 
+def test_who_was_started_anew_owns_up_to_nothing_from_before() -> None:
+    one = breaker()
+    for begun in (0, 1):
+        one.failed(begun=begun, now=begun, sure=False)
+    one.restart()
+    opened = [one.failed(begun=2, now=2, sure=False) for _ in range(3)]
+    assert opened == [False, False, True]
+
+
 def test_after_a_calm_time_nothing_is_held_against_it() -> None:
     one = breaker()
     assert one.is_reset(now=RULES.reset_s)
     one.failed(begun=0, now=0, sure=True)
     one.succeeded(begun=2, now=2)
-    assert not one.is_reset(now=3)
+    assert not one.is_reset(now=1 + RULES.reset_s)
     assert one.is_reset(now=2 + RULES.reset_s)
 
 

@@ -259,3 +259,23 @@ def test_operators_are_told_of_a_key_each_time_that_it_keeps_a_node_from_work() 
     )  # it began before that was known
     assert health.record_failure(refused, begun=9, now=9) == told
     assert health.record_failure(NodeFailed("d1", "it broke"), begun=1, now=2) is None
+
+
+def test_a_cut_link_is_nothing_to_an_attempt_of_one_node() -> None:
+    health = cluster()
+    lost = NodeFailed("p0", "corrupt", Cause.KV_TRANSFER, pair=("p0", "d0"))
+    health.record_failure(lost, begun=1, now=1)
+    alone = Plan(None, node(health, "d0"))
+    health.begin_attempt(alone, now=2)
+    health.end_attempt(alone, begun=2)
+    assert list(health.unhealthy_pairs(now=1)) == [(("p0", "d0"), BreakerState.OPEN)]
+
+
+def test_a_node_that_is_forgotten_meanwhile_has_its_failure_counted() -> None:
+    health = cluster()
+    nodes = node(health, "d1"), node(health, "d0")
+    beat(health.registry, "d0", 1, node_id="started anew")
+    failure = NodeFailed("d0", "silent", Cause.BROKEN)
+    health.record_failure(failure, nodes, begun=0, now=2)
+    assert health.failures == {"d0:80": 1}
+    assert well(health, Role.DECODE, 2) == ["d1", "started anew"]

@@ -193,6 +193,7 @@ def test_a_process_that_is_new_begins_with_what_the_others_have_left() -> None:
     told(other, one, 1.0)
     new = Admission(rates=RateBuckets(since=2.0))
     told(one, new, 2.0, "0")
+    assert remaining(new, THREE, "requests", 2.0) == 1
     told(other, new, 2.0, "1")
     assert remaining(new, THREE, "requests", 2.0) == 1
     come(new, entry(THREE), 2.0)

@@ -144,3 +144,50 @@ def test_what_is_not_on_offer_cannot_be_fetched_elsewhere(leg: Leg, failure: Leg
     relay = begun(leg)
     with pytest.raises(NodeFailed):
         said(relay, (D, failure))
+
+
+def test_a_second_ticket_opens_no_second_decode_leg() -> None:
+    relay = begun()
+    assert relay.ticket_for_decode((P, TicketEvent(TICKET))) is None
+    assert relay.ticket_for_decode(None) is None
+
+
+def test_a_prompt_is_run_by_decode_only_if_there_was_no_ticket() -> None:
+    assert Relay(Plan(P, D)).prefill_gave_no_ticket(None)
+    assert not Relay(Plan(None, D)).prefill_gave_no_ticket(None)
+    assert not begun().prefill_gave_no_ticket(None)
+
+
+def test_what_decode_repeats_takes_no_short_way_to_the_client() -> None:
+    relay = begun()
+    said(relay, (P, ONE), (D, LAST), (P, EndEvent()))
+    assert relay.pass_through(D, ONE) is None
+    assert said(relay, (D, ONE)) == []
+    assert relay.pass_through(D, TWO) is TWO
+
+
+def test_decode_that_was_blamed_and_has_the_kv_after_all_is_cleared() -> None:
+    relay = begun()
+    said(relay, (P, ONE), (P, EXPIRED), (D, LAST))
+    assert relay.prefill_failure is None
+    assert relay.ignored_failure is None
+
+
+def test_scores_that_only_prefill_has_are_not_gone_on_without() -> None:
+    relay = Relay(Plan(P, D), awaits_prompt_logprobs=True)
+    relay.decode_opened(D, LEG)
+    with pytest.raises(NodeFailed) as failure:
+        said(relay, (P, ONE), (D, LAST), (P, P_DIED))
+    assert failure.value is P_DIED
+
+
+def test_an_answer_of_one_node_takes_the_short_way() -> None:
+    assert Relay(Plan(None, D)).pass_through(D, ONE) is ONE
+
+
+def test_while_scores_are_awaited_only_decodes_tokens_are_held() -> None:
+    relay = Relay(Plan(P, D), awaits_prompt_logprobs=True)
+    relay.decode_opened(D, LEG)
+    assert said(relay, (P, ONE)) == [ONE]
+    assert said(relay, (D, ONE), (D, TWO)) == []
+    assert said(relay, (P, EndEvent())) == [TWO]
