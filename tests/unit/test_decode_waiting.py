@@ -1,5 +1,7 @@
 """How jobs wait for room on a decode node: the urgent first, and not for ever."""
 
+import pytest
+
 from api.generator import FailedEvent, Leg, StageEvent, TicketEvent, TokenEvent
 from decode_node.worker import NO_ROOM, NO_ROOM_S, STANDSTILL_S
 from engine.request import Request, RequestId, Sampling
@@ -165,9 +167,12 @@ def test_what_a_job_has_waited_elsewhere_counts_here() -> None:
     assert [rid for rid in ended if rid in names] == ["moved", "first"]
 
 
-def test_who_keeps_its_prefill_leg_open_takes_nothing_with_it() -> None:
+@pytest.mark.parametrize("compiling", [False, True])
+def test_who_keeps_its_prefill_leg_open_takes_nothing_with_it(compiling: bool) -> None:
     """Its other leg ends the offer; should it be asked for elsewhere, it is there."""
     nodes = Nodes(3)
+    if compiling:
+        nodes.engines[1].compiling.add(RequestId("p decoded"))
     ticket = nodes.park(0, ask("prompt", 6))
     nodes.park(1, ask("full", 6))
     nodes.loops[1].submit(ask("p decoded", 6), elsewhere(ticket), nodes.now)
@@ -176,3 +181,4 @@ def test_who_keeps_its_prefill_leg_open_takes_nothing_with_it() -> None:
     nodes.loops[2].submit(ask("p again", 6), elsewhere(ticket), nodes.now)
     nodes.tick(10)
     assert nodes.said("p again") == alone(ask("prompt", 6))
+    assert not nodes.loops[2].decode.load_failures

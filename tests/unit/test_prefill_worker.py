@@ -1,8 +1,10 @@
 """What a prefill node says of a prompt, and when: its ticket neither too early nor too late."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from api.generator import Event, Leg, PooledEvent, TicketEvent, TokenEvent
+from api.generator import Event, FailedEvent, Leg, PooledEvent, TicketEvent, TokenEvent
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.local.connector import LocalSink, LocalSource
 from tests.fakes.engine import FakeEngine
@@ -12,18 +14,31 @@ HOLD = Leg(hold=True, keep_open=True)
 BLOCKS, LENGTH, CHUNK = 8, 20, 8  # 5 blocks, 3 chunks
 
 
+class Noted(LocalSource):
+    """Remembers which blocks were put on offer."""
+
+    extended: list[list[int]]
+
+    def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
+        self.extended.append(list(blocks))
+        super().extend(ticket_id, blocks)
+
+
 class Prefill:
     """One node, and all that it has said."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine(blocks=BLOCKS, chunk=CHUNK)
         regions = self.engine.kv_regions
-        source = LocalSource("p", ("p", 1), regions, "fake", float)
-        self.loop = node_loop(self.engine, source, LocalSink({}, regions, "fake", float), float)
+        self.now = 0.0
+        self.source = Noted("p", ("p", 1), regions, "fake", lambda: self.now)
+        self.source.extended = []
+        sink = LocalSink({}, regions, "fake", float)
+        self.loop = node_loop(self.engine, self.source, sink, float)
         self.said: list[tuple[RequestId, Event | PooledEvent]] = []
 
-    def submit(self, name: str) -> None:
-        request = Request(RequestId(name), (ord(name),) * LENGTH, Sampling(2))
+    def submit(self, name: str, length: int = LENGTH) -> None:
+        request = Request(RequestId(name), (ord(name),) * length, Sampling(2))
         self.said += self.loop.submit(request, HOLD, 0.0)
 
     def turn(self, times: int = 1) -> None:
@@ -56,3 +71,24 @@ def test_a_prompt_that_queues_has_no_ticket_yet(turns: int) -> None:
     prefill.turn(4)
     assert prefill.names(TicketEvent) == ["a", "b"]
     assert prefill.names(TokenEvent)[-1] == "b"
+
+
+def test_each_block_is_put_on_offer_once_and_only_when_it_is_final() -> None:
+    """Two chunks of two blocks, then half a block: it is final as the prompt ends there."""
+    prefill = Prefill()
+    prefill.submit("a", length=18)
+    prefill.turn(3)
+    blocks = list(prefill.engine.blocks(RequestId("a")))
+    assert prefill.source.extended == [blocks[:2], blocks[2:4], blocks[4:]]
+    assert len(blocks) == 5
+
+
+def test_a_prompt_nobody_came_for_is_to_be_tried_again() -> None:
+    prefill = Prefill()
+    prefill.submit("a")
+    prefill.turn(4)
+    prefill.now = 1e6
+    prefill.turn()
+    (failed,) = (event for _, event in prefill.said if isinstance(event, FailedEvent))
+    assert (failed.retryable, failed.by_peer) == (True, True)
+    assert prefill.engine.load.free_blocks == BLOCKS
