@@ -110,11 +110,11 @@ class Rig:
         self.mover.read(ReadOrder(number, AT, [BlockRun(first, first, count)]))
         self.news += self.mover.poll()
 
-    def meet(self) -> None:
+    def meet(self, engine_id: str = "engine") -> None:
         theirs = RemoteRegion(THEIRS, PIECE_BYTES, BLOCKS, "cpu")
         layout = KvLayout("bytes", 1, 1, (PIECE_BYTES,))
         self.mover.connect(
-            AT, Welcome("engine", "same", layout, (theirs,), (b"peer",), self.where)
+            AT, Welcome(engine_id, "same", layout, (theirs,), (b"peer",), self.where)
         )
 
     @classmethod

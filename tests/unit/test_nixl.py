@@ -194,3 +194,13 @@ def test_what_was_prepared_for_a_peer_is_let_go_with_it(rig: Rig) -> None:
     rig.mover.close()
     assert isinstance(ours, Blocks)
     assert ours.released
+
+
+def test_who_is_met_again_amid_a_read_is_neither_loaded_twice_nor_let_go(rig: Rig) -> None:
+    rig.read(1, 0, 1)
+    rig.meet("peer-1")
+    rig.agent.end()
+    assert [number for number, _ in rig.mover.poll()] == [1]
+    rig.read(2, 1, 1)
+    assert [handle.peer for handle in rig.agent.begun] == ["peer-1", "peer-1"]
+    assert rig.agent.peers == 1
