@@ -58,6 +58,7 @@ CALLS: list[tuple[str, str, str, list[Call]]] = [
         (name, f"A. {one} {TWO} \nB", "A. \nB", [WEATHER, CLOCK])
         for name, (one, _) in LISTS.items()
     ),
+    ("granite", f"A. <tool_call> {TWO}\nB", "A.\nB", [WEATHER, CLOCK]),
     ("cohere", f"So: {ACTIONS}", "So:", [WEATHER, CLOCK]),
     ("minimax_m2", f"So:\n{M2}\nDone.", "So:\nDone.", [WEATHER, CLOCK]),
     ("minimax_m2", M2.replace("\n", ""), "", [WEATHER, CLOCK]),

@@ -1,6 +1,7 @@
 """Calls as a list of JSON between marks, as many models write them:
 
 <|tool_call|>[{"name": "f", "arguments": {"a": 1}}]                        Granite 3
+<tool_call>[{"name": "f", "arguments": {"a": 1}}]                          Granite 3.1, too
 <TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>                Nemotron Nano 2
 <tool_calls>[{"name": "f", "arguments": {"a": 1}}]</tool_calls>            Apriel
 functools[{"name": "f", "arguments": {"a": 1}}]                            Phi-4 mini
@@ -35,11 +36,11 @@ ACTION, END_OF_ACTION = "<|START_ACTION|>", "<|END_ACTION|>"
 RESPONSE, END_OF_RESPONSE = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
 
 
-def _parser(opens: str, closes: str = "") -> Parser:
+def _parser(*opens: str, closes: str = "") -> Parser:
     def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-        """Parse an answer: calls follow the mark; text may come before it."""
+        """Parse an answer: calls follow one of the marks; text may come before it."""
         del offered
-        return calls_after_markers(out, partial(_calls, closes=closes), opens)
+        return calls_after_markers(out, partial(_calls, closes=closes), *opens)
 
     return parse
 
@@ -72,7 +73,8 @@ def _write(opens: str, closes: str, tools: CallableTools) -> Format:
 def _dialect(opens: str, closes: str, sign: str) -> Dialect:
     marked = tuple(filter(None, (opens, closes)))
     writing = partial(_write, opens, closes)
-    return Dialect(_parser(opens, closes), writing, marked, (sign,), start_markers=(opens,))
+    parser = _parser(opens, closes=closes)
+    return Dialect(parser, writing, marked, (sign,), start_markers=(opens,))
 
 
 def _write_actions(tools: CallableTools) -> Format:
@@ -87,7 +89,14 @@ def _action(name: str, schema: Schema) -> Format:
     )
 
 
-GRANITE = _dialect("<|tool_call|>", "", "<|tool_call|>")
+GRANITE_MARKS = "<|tool_call|>", "<tool_call>"  # the first is a token, and in the template
+GRANITE = Dialect(
+    _parser(*GRANITE_MARKS),
+    partial(_write, GRANITE_MARKS[0], ""),
+    GRANITE_MARKS,
+    (GRANITE_MARKS[0],),
+    start_markers=GRANITE_MARKS,
+)
 NEMOTRON = _dialect("<TOOLCALL>", "</TOOLCALL>", "<TOOLCALL>[")
 APRIEL = _dialect("<tool_calls>", "</tool_calls>", "<tool_calls>[")
 PHI = Dialect(
@@ -100,7 +109,7 @@ PHI = Dialect(
     strict_parser=functools,
 )
 COMMAND = Dialect(
-    _parser(ACTION, END_OF_ACTION),
+    _parser(ACTION, closes=END_OF_ACTION),
     _write_actions,
     (ACTION, END_OF_ACTION),
     (ACTION, "tool_name"),
