@@ -104,6 +104,14 @@ CALLS: list[tuple[str, str, str, list[Call]]] = [
         "",
         [("clock", TRICKY, True)],
     ),
+    (KIMI, section(kimi("clock:0", ""), kimi("weather:1", PARIS)), "", [CLOCK, WEATHER]),
+    (
+        V3,
+        f"{OPENS}{fenced('clock', '')}{fenced('weather', PARIS)}{CLOSES}",
+        "",
+        [CLOCK, WEATHER],
+    ),
+    (V31, f"{OPENS}{plain('clock', ' ')}{CLOSES}", "", [CLOCK]),
     (
         KIMI,
         f"A{section(kimi('clock:0', '{}')).replace('calls_section', 'call_section')}B"

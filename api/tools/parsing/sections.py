@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
 from api.tools.parsing.steps import (
+    NO_ARGUMENTS,
     attempt_call,
     calls_after_markers,
     content_until,
@@ -57,14 +58,17 @@ def read_json_call(
     out: ParserOutput, name: str, *ends: str, own_id: str | None = None
 ) -> Steps:
     """Parse the arguments of a call of `name`, and the markers after them, which may be
-    missing. Raises NotACall if no object begins.
+    missing after an object; there may be no arguments. Raises NotACall if anything else comes.
     """
     letter = yield from skip_space()
-    if letter != "{":
-        raise NotACall
+    if empty := letter != "{":
+        yield from literal(letter, ends[0])
     out.start_call(name, own_id)
-    yield from json_arguments(out, letter)
+    if empty:
+        out.add_arguments(NO_ARGUMENTS)
+    else:
+        yield from json_arguments(out, letter)
     out.end_call()
-    for end in ends:
+    for end in ends[empty:]:
         yield from literal((yield from skip_space()), end)
         out.drop_held()

@@ -26,7 +26,7 @@ from api.tools.tool_choice import OfferedFunctions
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
 LABELS = ("id", "type", "tool_call_id")  # some models write these keys too; they are ignored
-NO_ARGUMENTS = "{}"
+NO_ARGUMENTS, NOTHING = "{}", "null"
 TAG = "<"
 NAME_LETTERS = frozenset(string.ascii_letters + string.digits + "_-.")
 Accepts = Callable[[str], bool]
@@ -179,12 +179,28 @@ def json_arguments(out: ParserOutput, letter: str) -> Steps:
 
 
 def _buffered_arguments(letter: str) -> TextSteps:
-    """Returns the text of a JSON object; raises NotACall."""
+    """Returns the text of a JSON object, which may be the content of a string; null and an
+    empty string stand for one without members. Raises NotACall.
+    """
+    if letter == NOTHING[0]:
+        yield from literal(letter, NOTHING)
+        return NO_ARGUMENTS
+    if letter == '"':
+        return _object_in((yield from json_string(letter)))
     value, read = _object(letter), letter
     while not value.take(letter):
         letter = yield
         read += letter
     return read
+
+
+def _object_in(text: str) -> str:
+    """The text without white space around it, if it is a JSON object; raises NotACall."""
+    text = text.strip(SPACE) or NO_ARGUMENTS
+    value = _object(text[0])
+    if any(value.take(letter) for letter in text[:-1]) or not value.take(text[-1]):
+        raise NotACall
+    return text
 
 
 def _object(letter: str) -> JsonValue:
@@ -231,10 +247,12 @@ class _CallObject:
             self.begin((yield from json_string(letter)))
         elif key in ARGUMENTS and not self.has_arguments:
             self.has_arguments = True
-            if self.has_name:
+            if self.has_name and letter == "{":
                 yield from json_arguments(self.out, letter)
-            else:
-                self.early_arguments = yield from _buffered_arguments(letter)
+                return
+            self.early_arguments = yield from _buffered_arguments(letter)
+            if self.has_name:
+                self.out.add_arguments(self.early_arguments)
         elif key in LABELS:
             yield from json_string(letter)
         else:
