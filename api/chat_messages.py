@@ -19,7 +19,7 @@ MAY_BE_SILENT = ("assistant", "tool")
 PARTS = ("text", "refusal")  # a model of OpenAI's says either, under a key of that name
 _ARGUMENTS = r"""(?:\.|\[['"])arguments\b['"\]]*"""  # of a call; no variable of that name
 ADDS_ARGUMENTS = re.compile(
-    rf"""{_ARGUMENTS}\s*[+~]|[+~]\s*\w[\w.\['"\]]*{_ARGUMENTS}\s*[-+]?[}}%]"""
+    rf"""{_ARGUMENTS}\s*([+~]|\|\s*string\b)|[+~]\s*\w[\w.\['"\]]*{_ARGUMENTS}\s*[-+]?[}}%]"""
 )
 
 
@@ -29,7 +29,7 @@ def template_messages(
     """Make every message's content one string; raises BadRequest.
 
     Arguments of past tool calls become objects, but stay text if the template concatenates
-    them, as DeepSeek's does.
+    them, as DeepSeek's does, or makes them a string, as vLLM's for InternLM does.
     """
     if not messages:
         raise BadRequest("messages must not be empty", "messages")

@@ -201,6 +201,8 @@ async def test_arguments_of_past_tool_calls_are_objects_for_the_template() -> No
         ("{{ '(' + f.arguments }})", '({"x":  42})'),
         ("{{- '(' ~ f['arguments'] -}})", '({"x":  42})'),
         ("{{ '(' + f.arguments | tojson }})", '({"x": 42})'),
+        ("{{ '(' + f.arguments|string + ')' }}", '({"x":  42})'),
+        ("{{ f['arguments'] | string }}", '{"x":  42}'),
         ("{% set arguments = f.arguments|tojson %}{{ '(' + arguments + ')' }}", '({"x": 42})'),
     ],
 )
