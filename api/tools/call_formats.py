@@ -11,12 +11,8 @@ from typing import Any
 import msgspec
 
 from api.tools.functions import INPUT, InputSchema
-from api.tools.parsing.json_types import (
-    STRING_ONLY,
-    JsonTypes,
-    accepted_types,
-    resolve_reference,
-)
+from api.tools.parsing.json_types import accepted_types, resolve_reference
+from api.tools.parsing.listed_values import Values, listed_values
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
@@ -43,6 +39,7 @@ FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
 """References outside the definitions, which cannot be resolved for one argument alone."""
 BLANKS = r"[ \t\r\n]*"
 ANY_KEY = r'[^<>"\s]+'
+NULL = "null"
 TOO_LONG = f"tools: arguments of a function take a grammar of over {LONGEST_SOURCE} characters"
 
 
@@ -231,24 +228,20 @@ class TextArguments:
         if (text := input_as_text(root)) is not None:
             begin = f"{self.before}{key}{self.behind}{self.line}"
             return Tag(begin, text, f"{self.line}{self.end}")
-        behind = self.behind if str in accepted_types(schema, root) else self.behind_json
-        begin = f"{self.before}{key}{self.behind if behind is None else behind}"
-        return Tag(begin, _value(schema, root), self.end)
+        begin, types = f"{self.before}{key}", accepted_types(schema, root)
+        if str not in types:
+            behind = self.behind if self.behind_json is None else self.behind_json
+            return Tag(begin + behind, argument_format(schema, root) or AnyText(), self.end)
+        listed = listed_values(schema, root)
+        if self.behind_json is None or type(None) not in types:
+            return Tag(begin + self.behind, _text(listed), self.end)
+        strings = listed and [one for one in listed if one is not None]
+        null = Tag(begin + self.behind_json, ConstString(NULL), self.end)
+        return Either((Tag(begin + self.behind, _text(strings), self.end), null))
 
 
-def _value(schema: object, root: Schema) -> Format:
-    """A value: one of an enum's strings, any text if a string is accepted, or else JSON."""
-    types = accepted_types(schema, root)
-    if str in types:
-        return enum_of_strings(schema, types) or AnyText()
-    return argument_format(schema, root) or AnyText()
-
-
-def enum_of_strings(schema: object, types: JsonTypes) -> Format | None:
-    """One of the strings of the schema's enum, if it has nothing else."""
-    listed = (
-        schema.get("enum") if isinstance(schema, Mapping) and types == STRING_ONLY else None
-    )
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-        return None
-    return Either(tuple(map(ConstString, listed)))
+def _text(listed: Values | None) -> Format:
+    """One of the listed texts, or any text."""
+    if not listed:
+        return AnyText()
+    return Either(tuple(ConstString(NULL if one is None else one) for one in listed))
