@@ -76,7 +76,10 @@ async def run_load(url: str, model: str, work: Workload, key: str | None = None)
     timeout, headers = aiohttp.ClientTimeout(total=None), dict[str, str]()
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
-    async with aiohttp.ClientSession(url, timeout=timeout, headers=headers) as session:
+    line = aiohttp.TCPConnector(limit=0)  # aiohttp's default is 100 connections
+    async with aiohttp.ClientSession(
+        url, connector=line, timeout=timeout, headers=headers
+    ) as session:
         client = _Client(session, model, work, outcome)
         since = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:

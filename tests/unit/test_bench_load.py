@@ -1,5 +1,6 @@
 """Where `pdserve bench` asks, and what it makes of when the tokens of an answer came."""
 
+import asyncio
 import json
 
 import pytest
@@ -46,3 +47,22 @@ async def test_a_base_url_is_taken_as_clients_give_it(end: str, prefix: str) -> 
 def test_what_is_no_base_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="is not the base URL of an HTTP server"):
         BenchConfig(url=url, model="m")
+
+
+async def test_as_many_requests_are_in_flight_as_asked_for() -> None:
+    app, crowd, everybody = Quart("endpoint"), 101, asyncio.Event()
+    here = list[None]()
+
+    @app.post("/v1/completions")
+    async def completions() -> str:
+        here.append(None)
+        if len(here) == crowd:
+            everybody.set()
+        await everybody.wait()
+        frames: list[object] = [{"choices": [{}]}, {"usage": {"completion_tokens": 1}}]
+        return "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames)
+
+    async with serving(app) as address, asyncio.timeout(10):
+        work = Workload(requests=crowd, concurrency=crowd, output_tokens=1)
+        outcome = await run_load(base_url(address), "m", work)
+    assert len(outcome.first_token) == crowd
