@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import statistics
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from node.failures import first_failure
 
 MODEL = "bench"
 WARM_UP = 16
+SEED_BITS = 64
 Family = Callable[[], dict[str, int]]
 FAILURES = (aiohttp.ClientError, WrongAnswer, ProcessFailed, TimeoutError)
 
@@ -83,11 +85,13 @@ async def _measure(config: BenchConfig, url: str, model: str, family: Family) ->
         config.vocabulary,
     )
     key = next(iter(config.api_key), None)
-    await run_load(url, model, replace(work, requests=WARM_UP, seed=-1), key)
+    seed = secrets.randbits(SEED_BITS)  # the endpoint may have the prompts of earlier calls
+    await run_load(url, model, replace(work, requests=WARM_UP, seed=seed), key)
     outcomes = list[Outcome]()
     for number in range(config.runs):
+        of_run = replace(work, seed=seed + 1 + number)
         before = family_seconds(family())
-        outcomes.append(await run_load(url, model, replace(work, seed=number), key))
+        outcomes.append(await run_load(url, model, of_run, key))
         after = family_seconds(family())
         _report(number, outcomes[-1], {name: after[name] - before[name] for name in after})
     rates = [outcome.requests_per_s for outcome in outcomes]

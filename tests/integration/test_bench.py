@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.main import WARM_UP
+from bench.config import BenchConfig
+from bench.main import WARM_UP, run
 from bench.proxy.cluster import running
 from tests.fakes.raw_http import END, SSE, answer, events, raw_server
 
@@ -46,6 +47,18 @@ async def test_an_endpoint_that_runs_is_measured_and_nothing_started() -> None:
     assert {body["max_tokens"] for body in bodies} == {2}
     assert {len(body["prompt"]) for body in bodies} == {5}
     assert {token for body in bodies for token in body["prompt"]} == {1, 2, 3, 4, 5, 6}
+
+
+async def test_no_call_sends_a_prompt_that_the_endpoint_may_have_cached() -> None:
+    script = [SSE, *events(TOKEN, TOKEN, USAGE), END]
+    asked = 2 * (WARM_UP + 2 * 3)
+    async with raw_server(*[script] * asked) as server:
+        config = BenchConfig(
+            url=server.address, model="llama", runs=2, requests=3, output_tokens=2
+        )
+        for _ in range(2):
+            await asyncio.to_thread(run, config)
+    assert len({bytes(body) for body in server.bodies}) == asked
 
 
 async def test_an_endpoint_that_refuses_ends_it_with_its_words() -> None:
