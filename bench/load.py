@@ -1,7 +1,6 @@
 """A closed loop of clients against an OpenAI endpoint: each sends its next request at once."""
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -10,8 +9,10 @@ from itertools import pairwise
 
 import aiohttp
 
-DATA = b"data: "
-DONE = b"data: [DONE]"
+from bench.answers import Answer, WrongAnswer, payload, read_answer, shortened
+
+PATH = "v1/completions"
+OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,6 @@ class Outcome:
         self.between_tokens += [b - a for a, b in pairwise(tokens)]
         if len(tokens) > 1:
             self.per_token.append((tokens[-1] - tokens[0]) / (len(tokens) - 1))
-
-
-class WrongAnswer(RuntimeError):
-    """An answer other than requested: the measurement is void."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -113,29 +110,16 @@ class _Client:
             "pdserve": {"timings": True},
         }
         before, frames = time.perf_counter(), list[tuple[float, bytes]]()
-        async with self.session.post("v1/completions", json=body) as answer:
-            if answer.status != 200:
-                raise WrongAnswer(await answer.text())
+        async with self.session.post(PATH, json=body, allow_redirects=False) as answer:
+            if answer.status != OK:
+                text = await answer.text(errors="replace")
+                raise WrongAnswer(shortened(f"status {answer.status}: {text}"))
             async for line in answer.content:
-                if line.startswith(DATA) and not line.startswith(DONE):
-                    frames.append((time.perf_counter(), line))
-        self._book(before, frames)
+                if (data := payload(line)) is not None:
+                    frames.append((time.perf_counter(), data))
+        self._book(before, read_answer(frames, self.work.output_tokens))
 
-    def _book(self, before: float, frames: list[tuple[float, bytes]]) -> None:
-        """Record an answer. Its last frame has usage, not tokens; a frame is one time."""
-        *frames, (_, usage) = frames
-        end = json.loads(usage.removeprefix(DATA))
-        said = end.get("usage") or {}
-        if said.get("completion_tokens") != self.work.output_tokens:
-            raise WrongAnswer(f"{said} instead of {self.work.output_tokens} tokens")
-        for stage in (end.get("pdserve") or {}).get("stages", ()):
-            self.outcome.stages.setdefault(stage["stage"], []).append(stage["seconds"])
-        times = [when for when, frame in frames for _ in range(_num_tokens(frame))]
-        self.outcome.add(before, times)
-
-
-def _num_tokens(frame: bytes) -> int:
-    """The number of tokens in a frame; 1 if the endpoint does not say."""
-    choices = json.loads(frame.removeprefix(DATA))["choices"]
-    ids = [choice.get("token_ids") for choice in choices]
-    return sum(1 if some is None else len(some) for some in ids)
+    def _book(self, before: float, answer: Answer) -> None:
+        for stage, seconds in answer.stages:
+            self.outcome.stages.setdefault(stage, []).append(seconds)
+        self.outcome.add(before, answer.times)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import aiohttp
 
+from bench.answers import WrongAnswer
 from bench.config import BenchConfig, base_url
 from bench.cpu import family_seconds
-from bench.load import Outcome, Workload, WrongAnswer, percentile, run_load
+from bench.load import Outcome, Workload, percentile, run_load
 from deploy.config import UpConfig
 from deploy.standard_files import say
 from deploy.supervisor import ProcessFailed

@@ -4,14 +4,16 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from bench.config import BenchConfig
 from bench.main import WARM_UP, run
 from bench.proxy.cluster import running
-from tests.fakes.raw_http import END, SSE, answer, events, raw_server
+from tests.fakes.raw_http import END, SSE, Step, answer, events, raw_server
 
 ROOT = Path(__file__).parents[2]
 MAIN = "import sys; from deploy.cli import main; main(); assert 'torch' not in sys.modules"
@@ -66,7 +68,27 @@ async def test_an_endpoint_that_refuses_ends_it_with_its_words() -> None:
     async with raw_server(*[refusal] * WARM_UP) as server:
         ran = await bench(f"http://{server.address}")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == 'pdserve bench: {"error":"no such model"}\n'
+    assert ran.stderr == 'pdserve bench: status 404: {"error":"no such model"}\n'
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ([b"HTTP/1.1 429 X\r\nContent-Length: 0\r\n\r\n"], "status 429:"),
+        ([b"HTTP/1.1 500 X\r\nContent-Length: 1\r\n\r\n\xff"], "status 500: \ufffd"),
+        ([b"HTTP/1.1 307 X\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"], "status 307:"),
+        ([SSE, *events(TOKEN, {"error": "it died"}), END], 'an event of {"error":"it died"}'),
+        ([answer(200, {})], "an answer without events, where a stream was asked for"),
+    ],
+)
+async def test_a_hostile_endpoint_is_told_in_one_line(
+    script: Sequence[Step], said: str
+) -> None:
+    async with raw_server(*[script] * WARM_UP) as server:
+        config = BenchConfig(url=server.address, model="llama", output_tokens=2)
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(run, config)
+    assert str(ended.value) == f"pdserve bench: {said}"
 
 
 def test_hand_overs_are_measured_beside_floors() -> None:
