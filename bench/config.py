@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from discovery.checks import at_least
+from discovery.checks import at_least, not_empty
 
 COUNTS = ("runs", "requests", "concurrency", "prompt_tokens", "output_tokens", "vocabulary")
 
@@ -38,6 +38,9 @@ class BenchConfig:
         """Refuse what measures nothing."""
         for name in COUNTS:
             at_least(2 if name == "vocabulary" else 1, name, getattr(self, name))
+        not_empty(self)
+        if not all(key.isprintable() for key in self.api_key):
+            raise ValueError("--api-key has to be printable: it becomes part of a header")
         if self.url is not None and self.model is None:
             raise ValueError("--url wants --model beside it")
         if self.url is not None:
@@ -55,7 +58,7 @@ def base_url(url: str) -> str:
 def _is_base(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        named = bool(parts.hostname) and parts.port != 0
+        named = bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         return False
     return named and parts.scheme in ("http", "https") and not parts.query + parts.fragment

@@ -80,7 +80,7 @@ async def run_load(url: str, model: str, work: Workload, key: str | None = None)
         client = _Client(session, model, work, outcome)
         since = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(work.concurrency):
+            for _ in range(min(work.concurrency, work.requests)):
                 tasks.create_task(client.run(prompts))
         outcome.seconds = time.perf_counter() - since
     return outcome

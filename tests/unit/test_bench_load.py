@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from quart import Quart
@@ -41,12 +42,28 @@ async def test_a_base_url_is_taken_as_clients_give_it(end: str, prefix: str) -> 
             assert len(outcome.first_token) == 2
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://h", "http://", "", "http://h:99999", "http://[::1", "http://h/v1?a=b"]
-)
+NO_URLS = ["ftp://h", "http://", "http://h:99999", "http://[::1", "http://h/v1?a=b"]
+NO_HOSTS = ["http://a..b", f"http://{'a' * 64}.com"]
+
+
+@pytest.mark.parametrize("url", NO_URLS + NO_HOSTS)
 def test_what_is_no_base_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="is not the base URL of an HTTP server"):
         BenchConfig(url=url, model="m")
+
+
+@pytest.mark.parametrize("settings", [{"api_key": ("a\nb",)}, {"api_key": ("",)}, {"url": ""}])
+def test_what_can_be_no_setting_is_refused_by_its_flag(settings: dict[str, Any]) -> None:
+    (flag,) = ("--" + name.replace("_", "-") for name in settings)
+    with pytest.raises(ValueError, match=f"^{flag} "):
+        BenchConfig(**{"url": "h", "model": "m", **settings})
+
+
+async def test_clients_without_a_request_are_not_made() -> None:
+    """A hundred million of them would take minutes, and all the memory."""
+    work = Workload(requests=0, concurrency=10**8)
+    async with asyncio.timeout(1):
+        assert not (await run_load("http://127.0.0.1:9/", "m", work)).first_token
 
 
 async def test_as_many_requests_are_in_flight_as_asked_for() -> None:
