@@ -8,6 +8,7 @@ from typing import Self
 
 import zmq
 
+from discovery.dialler import Dialler
 from discovery.reachability import ProxyReachability
 from discovery.registration import BEAT_S, Registration, pack, to_map
 from discovery.signature import SigningTimes, sign
@@ -27,6 +28,7 @@ class Announcer:
     cluster_key: bytes | None
     beat_s: float
     reachabilities: Sequence[ProxyReachability]
+    _diallers: Sequence[Dialler]
     _context: zmq.Context[zmq.Socket[bytes]]
     _dealers: Sequence[zmq.Socket[bytes]]
     _stamps: SigningTimes = field(default_factory=SigningTimes)
@@ -42,15 +44,16 @@ class Announcer:
     ) -> Self:
         """Connect to all these `host:port`; `registration` returns each heartbeat, or None."""
         context, dealers = zmq.Context[zmq.Socket[bytes]](), list[zmq.Socket[bytes]]()
-        reachabilities: list[ProxyReachability] = []
-        announcer = cls(registration, cluster_key, beat_s, reachabilities, context, dealers)
+        reachabilities, diallers = list[ProxyReachability](), list[Dialler]()
+        announcer = cls(
+            registration, cluster_key, beat_s, reachabilities, diallers, context, dealers
+        )
         try:
             for proxy in proxies:
+                now = time.monotonic()
                 dealers.append(_dealer(context))
-                reachabilities.append(
-                    ProxyReachability.of(dealers[-1], proxy, now=time.monotonic())
-                )
-                dealers[-1].connect(f"tcp://{proxy}")
+                reachabilities.append(ProxyReachability.of(dealers[-1], proxy, now=now))
+                diallers.append(Dialler.connect(dealers[-1], proxy, now=now))
         except BaseException:
             announcer.close()
             raise
@@ -60,8 +63,10 @@ class Announcer:
         """Announce every beat until cancelled, and log which proxies do not accept the node."""
         while True:
             sent = self._announce()
-            for reach in self.reachabilities:
-                reach.check(now=time.monotonic(), sent=sent)
+            now = time.monotonic()
+            for reach, dialler in zip(self.reachabilities, self._diallers, strict=True):
+                reach.check(now=now, sent=sent)
+                dialler.check(away=reach.away_since is not None, now=now)
             await asyncio.sleep(self.beat_s)
 
     def announce_now(self) -> None:
@@ -93,7 +98,6 @@ def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     """A socket that keeps only the newest of what could not be sent yet (CONFLATE)."""
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
-    dealer.setsockopt(zmq.IPV6, 1)
     dealer.setsockopt(zmq.CONFLATE, 1)
     dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)

@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from discovery.announcer import Announcer
+from discovery.errors import MalformedAddress
 from discovery.intake import Intake
 from discovery.listener import Listener
 from discovery.reachability import MOST_UNANSWERED, SILENT
@@ -290,5 +291,5 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
 
 
 def test_a_bad_proxy_address_is_an_error() -> None:
-    with pytest.raises(zmq.ZMQError):
+    with pytest.raises(MalformedAddress):
         Announcer.connect(["nowhere"], prefill)
