@@ -9,7 +9,7 @@ HIGHEST_PORT = 65535
 LONGEST_HOST = 253
 MOST_KNOWN = 4096  # parsed addresses that are cached
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\Z")
+_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?\Z")  # a final dot: no search domains
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]\Z")
 
 

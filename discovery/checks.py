@@ -27,8 +27,19 @@ def is_host(name: str, value: str) -> None:
     try:
         parse_address(format_address(value, HIGHEST_PORT))
     except MalformedAddress as error:
-        hint = "; an IPv6 address has no brackets here" if value[:1] == "[" else ""
+        brackets = "; an IPv6 address has no brackets here" if value[:1] == "[" else ""
+        hint = brackets or in_ascii(value)
         raise ValueError(f"{_flag(name)} {value} is no host{hint}") from error
+
+
+def in_ascii(address: str) -> str:
+    """A hint for a name with other letters: how it has to be written; or else nothing."""
+    host, colon, port = address.partition(":")
+    try:
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        return ""
+    return "" if host.isascii() else f"; write it as {name}{colon}{port}"
 
 
 def not_empty(config: Any) -> None:  # noqa: ANN401  any dataclass

@@ -7,7 +7,7 @@ from typing import Literal
 from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.address import parse_address
-from discovery.checks import at_least, is_host, is_port, not_empty
+from discovery.checks import at_least, in_ascii, is_host, is_port, not_empty
 from discovery.errors import MalformedAddress
 from discovery.registration import DEFAULT_PORT, Role, is_plain_name
 from engine.settings import LORA_FLAG, read_lora_modules, read_speculative_config
@@ -180,7 +180,8 @@ class NodeConfig(ServingOptions):
             try:
                 parse_address(one)
             except MalformedAddress as error:
-                raise ValueError(f"--proxy {one} has to be HOST:PORT") from error
+                told = f"--proxy {one} has to be HOST:PORT{in_ascii(one)}"
+                raise ValueError(told) from error
 
     @property
     def served_names(self) -> tuple[str, ...]:

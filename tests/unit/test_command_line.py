@@ -96,6 +96,11 @@ def test_what_is_plural_has_a_form_everywhere(
         (["up", "--drain-timeout-s", "inf"], "--drain-timeout-s inf has to be finite"),
         (["proxy", "--recovery-wait-s", "inf"], "--recovery-wait-s inf has to be finite"),
         (["proxy", "--tries", "0"], "--tries 0 has to be at least 1"),
+        (["proxy", "--host", "bücher.de"], "no host; write it as xn--bcher-kva.de"),
+        (
+            ["decode", "--model", "m", "--proxy", "bücher.de:1"],
+            "HOST:PORT; write it as xn--bcher-kva.de:1",
+        ),
         (["bench", "--requests", "0"], "--requests 0 has to be at least 1"),
         (["bench", "--url", "http://h"], "--url wants --model"),
         (["status", "--url", "h:8000"], "--url h:8000 has to begin with http:// or https://"),

@@ -163,6 +163,7 @@ def test_a_restart_is_told_as_such() -> None:
     [
         ("10.0.0.1:8100", ("10.0.0.1", 8100)),
         ("node-0.svc.cluster.local:1", ("node-0.svc.cluster.local", 1)),
+        ("proxy.svc.cluster.local.:1", ("proxy.svc.cluster.local.", 1)),
         ("[::1]:65535", ("::1", 65535)),
         (f"{'a' * 63}.b_c-d:80", (f"{'a' * 63}.b_c-d", 80)),
         ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
@@ -191,6 +192,9 @@ def test_addresses(text: str, parsed: tuple[str, int]) -> None:
         ("host/path:80", "address"),
         ("-x:80", "address"),
         ("a..b:80", "address"),
+        ("a..:80", "address"),
+        (".:80", "address"),
+        ("müller.de:80", "address"),
         ("a.-b:80", "address"),
         (f"{'a' * 64}.b:80", "address"),
         (f"{'a.' * 127}:80", "address"),
