@@ -147,7 +147,8 @@ def _tls_context(config: StatusConfig) -> ssl.SSLContext:
         try:
             context.load_cert_chain(config.client_cert, config.client_key)
         except OSError as error:
-            told = f"--client-cert {config.client_cert}: {error}"
+            key = f" --client-key {config.client_key}" if config.client_key else ""
+            told = f"--client-cert {config.client_cert}{key}: {error}"
             raise SystemExit(f"pdserve status: {told}") from error
     return context
 
