@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -188,7 +189,12 @@ def _is_served(path: str) -> bool:
 
 
 def _told(endpoint: str, names: Container[str], advertised: str) -> str:
-    """The endpoint for others to connect to: `advertised`, where it is bound at these names."""
+    """The endpoint for others to connect to: `advertised`, where it is bound at these names;
+    a file by its whole path, since they run elsewhere (`@`: a name without a file).
+    """
+    path = endpoint.removeprefix(FILE)
+    if path != endpoint and not path.startswith("@"):
+        return FILE + str(Path(path).absolute())
     host, _, port = endpoint.removeprefix(TCP).rpartition(":")
     if not endpoint.startswith(TCP) or host.strip("[]") not in names:
         return endpoint

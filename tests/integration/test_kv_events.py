@@ -99,6 +99,17 @@ async def test_it_can_be_reached_where_it_says(tmp_path: Path) -> None:
         assert str(made.sources["0"]["endpoint"]).startswith("tcp://[::1]:")
 
 
+@pytest.mark.parametrize("endpoint", ["ipc://*", "ipc://events"])
+async def test_a_file_is_told_by_its_whole_path(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZMQ chooses one for `*`, in the folder that the node runs in unless TMPDIR is set."""
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    async with publishing(endpoint=endpoint) as (made, _):
+        assert str(made.sources["0"]["endpoint"]).startswith(f"ipc://{tmp_path}/")
+
+
 @pytest.mark.parametrize(
     ("endpoint", "host", "told"),
     [
