@@ -1,5 +1,5 @@
 """`python -m bench`: the same as `pdserve bench`."""
 
-from deploy.cli import main
+from deploy.entry import main
 
 main("bench")

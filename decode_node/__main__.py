@@ -1,5 +1,5 @@
 """`python -m decode_node`: one decode node, as `pdserve decode` starts it."""
 
-from deploy.cli import main
+from deploy.entry import main
 
 main("decode")

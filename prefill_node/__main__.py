@@ -1,5 +1,5 @@
 """`python -m prefill_node`: one prefill node, as `pdserve prefill` starts it."""
 
-from deploy.cli import main
+from deploy.entry import main
 
 main("prefill")

@@ -1,5 +1,5 @@
 """`python -m proxy`: the proxy, as `pdserve proxy` starts it."""
 
-from deploy.cli import main
+from deploy.entry import main
 
 main("proxy")

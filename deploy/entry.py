@@ -1,0 +1,15 @@
+"""The command's first lines: Ctrl-C while its code is still loaded ends it without a word."""
+
+import signal
+
+
+def main(*command: str) -> None:
+    """Run the command line; see deploy/cli.py."""
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # or `nohup`'s
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from deploy.cli import main as run  # takes a third of a second
+
+    if ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run(*command)
