@@ -262,7 +262,6 @@ def test_values_of_python_become_json(value: object, other: object) -> None:
         ("-" * 5_000 + "1", json.dumps("-" * 5_000 + "1")),
         ("(" * 500, json.dumps("(" * 500)),
         ("9" * 6_000, f'"{"9" * 6_000}"'),
-        ("1e999", '"1e999"'),
         (r"'\ud800'", r'"\\ud800"'),
     ],
 )

@@ -50,7 +50,10 @@ DEFS = {
         ({}, "None", '"None"'),
         ({"type": "number"}, TINY, TINY),
         ({"type": "number"}, " 1E5 ", "1E5"),
-        ({"type": "number"}, "1e400", '"1e400"'),
+        ({"type": "number"}, "1e400", "1e400"),
+        ({"type": "array"}, "[-2E999, 1]", "[-2E999, 1]"),
+        ({"type": ["number", "string"]}, "1e400", "1e400"),
+        ({"type": "string"}, "1e400", '"1e400"'),
         ({"type": "number"}, "NaN", '"NaN"'),
         ({"type": "object"}, '{"a":  1, "a": 2}', '{"a":  1, "a": 2}'),
         ({"type": "array"}, "['a', True, None]", '["a", true, null]'),
@@ -92,6 +95,18 @@ def test_a_tag_that_stays_open_swallows_no_others(name: str, broken: str, whole:
     assert found.calls[-1] == ("f", '{"a": 1}', True)
     assert [one for one in found.calls[:-1] if one[2]] == []
     assert broken[-20:] in found.content
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("gemma4", "<|tool_call>call:f{a:1e400,b:{c:[-1E999]}}<tool_call|>"),
+        ("lfm2", '<|tool_call_start|>[f(a=1e400, b={"c":[-1E999]})]<|tool_call_end|>'),
+    ],
+)
+def test_numbers_beyond_a_floats_range_stay_numbers(name: str, call: str) -> None:
+    found = read(DIALECTS[name].parser, [call], offered([tool("f", {})]))
+    assert found.calls == [("f", '{"a": 1e400, "b": {"c":[-1E999]}}', True)]
 
 
 def test_parameters_may_stand_behind_a_reference() -> None:

@@ -15,6 +15,7 @@ import msgspec
 from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.gemma_values import arguments_in
+from api.tools.parsing.json_text import json_value
 from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.keys import key_until
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
@@ -113,7 +114,7 @@ class QuotedForm:
         """The value as JSON, with its words quoted; raises NotACall if that is not JSON."""
         converted = "".join(self._parts(text))
         try:
-            msgspec.json.decode(converted)
+            json_value(converted)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise NotACall from error
         return converted
@@ -141,7 +142,7 @@ class QuotedForm:
 
 def _is_atom(word: str) -> bool:
     try:
-        return not isinstance(msgspec.json.decode(word), str)
+        return not isinstance(json_value(word), str)
     except (msgspec.DecodeError, UnicodeError):
         return False
 

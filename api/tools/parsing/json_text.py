@@ -1,8 +1,11 @@
-"""A validator of strict JSON (RFC 8259) that takes a character at a time, at any depth."""
+"""Strict JSON (RFC 8259): a validator that takes a character at a time, and whole texts."""
 
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
+
+import msgspec
 
 from api.tools.parsing.output import SPACE, NotACall
 
@@ -12,6 +15,14 @@ ATOM = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|nu
 ATOM_BEGINS = frozenset("-0123456789tfn")
 ATOM_LETTERS = frozenset("-+.0123456789abcdefghijklmnopqrstuvwxyzE")
 LAST_CONTROL = "\x1f"
+DECODER = msgspec.json.Decoder(float_hook=float)
+
+
+def json_value(text: str) -> Any:  # noqa: ANN401  JSON of any shape
+    """The value of a JSON text, in which numbers beyond a float's range are infinite. Raises
+    msgspec.DecodeError, UnicodeError or RecursionError.
+    """
+    return DECODER.decode(text)
 
 
 class _Next(Enum):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from api.tools.parsing.json_text import json_value
 from api.tools.parsing.output import SPACE, NotACall
 
 QUOTES = "'\""
@@ -69,7 +70,7 @@ def to_json(text: str) -> str:
     becomes a JSON string.
     """
     try:
-        msgspec.json.decode(text)
+        json_value(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         if (converted := python_to_json(text)) is not None:
             return converted

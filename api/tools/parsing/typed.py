@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from api.tools.parsing.json_text import json_value
 from api.tools.parsing.json_types import STRING_ONLY, ArgumentTypes, JsonTypes
 from api.tools.parsing.keys import key_before
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
@@ -84,7 +85,7 @@ def _value(text: str, types: JsonTypes) -> str:
     if str not in types:
         written = PYTHON_CONSTANTS.get(written, written)
     try:
-        kind = type(msgspec.json.decode(written))
+        kind = type(json_value(written))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         converted = None if str in types else python_to_json(written)
         return json_text(text) if converted is None else converted
