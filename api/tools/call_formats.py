@@ -234,14 +234,23 @@ class TextArguments:
             return Tag(begin + behind, argument_format(schema, root) or AnyText(), self.end)
         listed = listed_values(schema, root)
         if self.behind_json is None or type(None) not in types:
-            return Tag(begin + self.behind, _text(listed), self.end)
+            return Tag(begin + self.behind, self._text(listed), self.end)
         strings = listed and [one for one in listed if one is not None]
         null = Tag(begin + self.behind_json, ConstString(NULL), self.end)
-        return Either((Tag(begin + self.behind, _text(strings), self.end), null))
+        return Either((Tag(begin + self.behind, self._text(strings), self.end), null))
 
+    def _text(self, listed: Values | None) -> Format:
+        """One of the listed texts, or any text. Raises WireError if each has the `end` in it."""
+        if not listed:
+            return AnyText()
+        texts = [NULL if one is None else one for one in listed]
+        readable = [one for one in texts if self.end.strip() not in one]
+        if not readable:
+            raise WireError(f"tools: each text of an enum has {self.end.strip()}", "tools")
+        return Either(tuple(ConstString(self._in_lines(one)) for one in readable))
 
-def _text(listed: Values | None) -> Format:
-    """One of the listed texts, or any text."""
-    if not listed:
-        return AnyText()
-    return Either(tuple(ConstString(NULL if one is None else one) for one in listed))
+    def _in_lines(self, text: str) -> str:
+        """The text, so that parsers drop nothing of it."""
+        line = self.line
+        edged = line and (text.startswith(line) or text.endswith(line))
+        return f"{line}{text}{line}" if edged else text
