@@ -240,7 +240,7 @@ class TextArguments:
         return Either((Tag(begin + self.behind, self._text(strings), self.end), null))
 
     def _text(self, listed: Values | None) -> Format:
-        """One of the listed texts, or any text. Raises WireError if each has the `end` in it."""
+        """One of the listed texts, or any; raises WireError if each has the `end` in it."""
         if not listed:
             return AnyText()
         texts = [NULL if one is None else one for one in listed]

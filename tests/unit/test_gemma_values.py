@@ -138,3 +138,15 @@ def test_a_schema_with_too_many_ways_through_it_is_refused(needed: list[str]) ->
     schema["$defs"] = {str(n): lists for n in range(30)}
     with pytest.raises(WireError, match="over 262144 characters"):
         grammar_of("gemma4", "", offered([tool("f", schema)]))
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"$ref": "#/$defs/any"}])
+def test_what_no_schema_describes_is_written_as_it_can_be_read(schema: dict[str, Any]) -> None:
+    tools = offered([tool("f", schema | {"$defs": {"any": {"type": "object"}}})])
+    grammar = grammar_of("gemma4", "", tools)
+    call = "<|tool_call>call:f%s<tool_call|>"
+    for right in ("{}", '{a:{b:[1,<|"|>}<|"|>,null],c:{}},d:true}', "{a:{b:{c:1}}}"):
+        assert fits(grammar, call % right), right
+        assert read(GEMMA.parser, [call % right], tools).calls[0][2]
+    wrong = ("{a:}}{", "{a}", "{{}}", "{a:1}}", "{a:[}]}", "{a:x}", "{a:01}", "{a:1,}")
+    assert not [one for one in wrong if fits(grammar, call % one)]

@@ -14,12 +14,12 @@ from itertools import count
 from typing import Any
 
 from api.tools.call_formats import (
+    ANY_OBJECT,
     TOO_LONG,
     Schema,
     argument_format,
     format_each,
     input_as_text,
-    is_open,
     members_format,
     properties_of,
     required_of,
@@ -43,6 +43,8 @@ from engine.grammars.structural_tags import (
     Repeated,
     Sequential,
     Star,
+    Tag,
+    TagsWithSeparator,
     Token,
 )
 
@@ -59,10 +61,10 @@ NO_VALUE = "tools: no arguments of a function fit its schema, or they are nested
 UNBOUNDED = -1
 SEVERAL = ("anyOf", "oneOf")
 ELSEWHERE = ("$ref", "allOf")
-SAY_MORE = (*SEVERAL, "allOf", "enum", "const")
 ANYTHING = "*"  # stands in a path for a list of any items
 MOST_REPEATS = 2  # as far as the grammar does not become too long by them
 MOST_VISITS = 4_000
+DEEPEST_ANYTHING = 2  # lists and objects in an argument that no schema describes
 Path = tuple[str, ...]
 """The references that led to a schema."""
 
@@ -135,7 +137,7 @@ class ValueForm:
 
     def arguments(self) -> Format | None:
         """The arguments of a call: an object."""
-        if takes_anything(self.root):
+        if self.root is ANY_OBJECT:  # of a function that is not strict, however deep
             anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))
             return seq("{", anything)  # the last brace included
         return self.value(self.root, among=TYPES["object"])
@@ -155,13 +157,21 @@ class ValueForm:
 
     def _any_members(self, schema: Schema, path: Path) -> Format:
         """Members whose names are not in the schema."""
-        value: Format | None = Either((self._text(AnyText()), atoms(ANY_TYPE)))
+        value: Format | None = self._anything(0 if self.nested else DEEPEST_ANYTHING)
         if isinstance(more := schema.get("additionalProperties"), Mapping):
             value = replace(self, nested=True).value(more, path)
         if value is None:
             return seq()
-        member = seq(Regex(ANY_KEY), ":", value)
-        return Optional(seq(member, Star(seq(",", member))))
+        return _listed(seq(Regex(ANY_KEY), ":", value))
+
+    def _anything(self, deep: int) -> Format:
+        """Any value, with lists and objects in each other so deep."""
+        ways: list[Format] = [self._text(AnyText()), atoms(ANY_TYPE)]
+        if deep:
+            inner = self._anything(deep - 1)
+            ways.append(seq("[", _listed(inner), "]"))
+            ways.append(seq("{", _listed(seq(Regex(ANY_KEY), ":", inner)), "}"))
+        return Either(tuple(ways))
 
     def _list(self, schema: Schema, path: Path) -> Format | None:
         first, more = _first_items(schema)
@@ -221,12 +231,9 @@ def atoms(types: JsonTypes) -> Regex:
     return Regex("|".join(written for kind, written in ATOMS.items() if kind in types))
 
 
-def takes_anything(schema: Schema) -> bool:
-    """Whether nothing is said about the members of an object."""
-    plain = resolve_reference(schema, schema)
-    says_more = not plain.keys().isdisjoint(SAY_MORE)
-    typed = isinstance(plain.get("additionalProperties"), Mapping)
-    return is_open(plain) and not typed and not says_more
+def _listed(one: Format) -> Format:
+    """Any number of these, with commas between them."""
+    return TagsWithSeparator((Tag("", one, ""),), ",")
 
 
 def _one_of(ways: Iterable[Format | None]) -> Format | None:
