@@ -37,6 +37,7 @@ ANY_OBJECT: Schema = {"type": "object"}
 DEFINITIONS = ("$defs", "definitions")
 FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
 """References outside the definitions, which cannot be resolved for one argument alone."""
+INEXPRESSIBLE = frozenset({"dependentRequired", "dependentSchemas", "propertyNames"})
 BLANKS = r"[ \t\r\n]*"
 ANY_KEY = r'[^<>"\s]+'
 NULL = "null"
@@ -140,9 +141,35 @@ def properties_of(schema: Schema) -> Mapping[str, object]:
     return found if isinstance(found, Mapping) else {}
 
 
+def members_of(schema: Schema) -> Mapping[str, object]:
+    """The schema's properties, and what it only requires, by name."""
+    named, other = properties_of(schema), schema.get("additionalProperties", True)
+    needed = schema.get("required") if required_of(schema) else ()
+    return {**named, **{key: other for key in needed or () if key not in named}}
+
+
+def inexpressible(schema: Schema) -> JsonSchema | None:
+    """The schema as JSON, if it says more about an object than which members it has: no grammar
+    has such JSON either, so a request is refused as it is where calls are JSON.
+    """
+    named, (least, most) = members_of(schema), _numbers_of(schema)
+    counted = least > len(required_of(schema)) or 0 <= most < len(named)
+    closed = schema.get("additionalProperties") is False
+    missing = closed and len(named) > len(properties_of(schema))
+    says_more = (counted and not is_open(schema)) or missing
+    refused = says_more or not INEXPRESSIBLE.isdisjoint(schema)
+    return JsonSchema(dict(schema)) if refused else None
+
+
+def _numbers_of(schema: Schema) -> tuple[int, int]:
+    """The least and the greatest number of members; -1: any."""
+    least, most = schema.get("minProperties"), schema.get("maxProperties")
+    return least if isinstance(least, int) else 0, most if isinstance(most, int) else -1
+
+
 def is_open(schema: Schema) -> bool:
     """Whether the schema names no properties and allows any."""
-    return not properties_of(schema) and schema.get("additionalProperties") is not False
+    return not members_of(schema) and schema.get("additionalProperties") is not False
 
 
 def required_of(schema: Schema) -> Collection[str]:
@@ -171,12 +198,15 @@ def members_format(
     schema: Schema, one: Callable[[str, object], Format], anything: Format, between: str
 ) -> Format:
     """The members of an object: required ones first, then optional ones, each formatted by
-    `one` from name and schema. A schema without properties takes `anything`, any number of
-    times. Raises WireError, as `format_each` does.
+    `one` from name and schema. A schema without properties takes `anything`, as often as
+    it says. Raises WireError, as `format_each` does.
     """
     if is_open(schema):
-        return Optional(seq(anything, Star(seq(between, anything))))
-    named, has_to = properties_of(schema), required_of(schema)
+        least, most = _numbers_of(schema)
+        again = Repeated(max(least - 1, 0), max(most - 1, -1), seq(between, anything))
+        several = seq(anything, again) if most else seq()
+        return several if least else Optional(several)
+    named, has_to = members_of(schema), required_of(schema)
     needed = [key for key in named if key in has_to]
     written = format_each(named, one, again=not needed)
     others = [written[key] for key in named if key not in has_to]
@@ -210,9 +240,13 @@ class TextArguments:
         open. Raises WireError, as `format_each` does.
         """
         plain = resolve_reference(schema, schema)
+        if (refused := inexpressible(plain)) is not None:
+            return refused
         if is_open(plain):
-            return Star(seq(self.before, Regex(ANY_KEY), self._anything()))
-        named, needed = properties_of(plain), required_of(plain)
+            return Repeated(
+                *_numbers_of(plain), seq(self.before, Regex(ANY_KEY), self._anything())
+            )
+        named, needed = members_of(plain), required_of(plain)
         written = format_each(named, lambda key, one: self._one(key, one, schema))
         ways = (one if key in needed else Optional(one) for key, one in written.items())
         return seq(*ways)

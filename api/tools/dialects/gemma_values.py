@@ -19,8 +19,10 @@ from api.tools.call_formats import (
     Schema,
     argument_format,
     format_each,
+    inexpressible,
     input_as_text,
     members_format,
+    members_of,
     properties_of,
     required_of,
     seq,
@@ -143,8 +145,10 @@ class ValueForm:
         return self.value(self.root, among=TYPES["object"])
 
     def _object(self, schema: Schema, path: Path) -> Format | None:
+        if (refused := inexpressible(schema)) is not None:
+            return refused
         inner, has_to = replace(self, nested=True), required_of(schema)
-        named = {key: inner.value(one, path) for key, one in properties_of(schema).items()}
+        named = {key: inner.value(one, path) for key, one in members_of(schema).items()}
         if any(named[key] is None for key in named if key in has_to):
             return None
         possible = {key: self._member(key, one) for key, one in named.items() if one}
@@ -162,7 +166,8 @@ class ValueForm:
             value = replace(self, nested=True).value(more, path)
         if value is None:
             return seq()
-        return _listed(seq(Regex(ANY_KEY), ":", value))
+        member = seq(Regex(ANY_KEY), ":", value)
+        return members_format(schema, lambda _, __: member, member, ",")
 
     def _anything(self, deep: int) -> Format:
         """Any value, with lists and objects in each other so deep."""

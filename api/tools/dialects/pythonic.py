@@ -23,6 +23,7 @@ from api.tools.call_formats import (
     CallableTools,
     Schema,
     argument_format,
+    inexpressible,
     input_as_json,
     members_format,
     seq,
@@ -179,6 +180,8 @@ def _written(name: str, schema: Schema) -> Format:
 
 def _arguments(schema: Schema) -> Format:
     named = resolve_reference(schema, schema)
+    if (refused := inexpressible(named)) is not None:
+        return refused
     value = _value(named.get("additionalProperties", True), schema)
     anything = seq(Regex(ANY_KEY), "=", value)
     return members_format(

@@ -1,0 +1,64 @@
+"""What a schema says about an object as a whole holds in calls that are not JSON, too."""
+
+import json
+from typing import Any
+
+import pytest
+
+from api.tools.dialects.known import DIALECTS
+from engine.errors import GrammarRefused
+from engine.grammars.checking import GrammarChecker
+from tests.fakes.tools import offered, read
+from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
+
+NAMES = ("hermes", "glm45", "qwen3_coder", "lfm2", "gemma4")
+COUNT = {"type": "integer"}
+TWO = {"properties": {"a": COUNT, "b": COUNT}}
+WRITTEN = [
+    ({"properties": {"a": COUNT}, "required": ["b"], "additionalProperties": COUNT}, {"b"}),
+    ({"required": ["a", "b"], "additionalProperties": COUNT}, {"a", "b"}),
+    ({**TWO, "required": ["a"], "minProperties": 1}, {"a"}),
+    ({**TWO, "required": ["a"], "maxProperties": 2}, {"a"}),
+]
+REFUSED: list[dict[str, Any]] = [
+    {**TWO, "minProperties": 1},
+    {**TWO, "maxProperties": 1},
+    {**TWO, "required": ["c"], "additionalProperties": False},
+    {**TWO, "dependentRequired": {"a": ["b"]}},
+    {**TWO, "dependentSchemas": {"a": {"required": ["b"]}}},
+    {"propertyNames": {"enum": ["a"]}},
+]
+
+
+def walk(name: str, schema: dict[str, Any], seed: int) -> dict[str, Any]:
+    tools = offered([strict("f", schema)])
+    grammar = grammar_of(name, "", tools, parallel=False)
+    text = walked(grammar, mark_of(DIALECTS[name], ""), seed)
+    [(_, arguments, whole)] = read(DIALECTS[name].parser, [text], tools).calls
+    assert whole, text
+    found: dict[str, Any] = json.loads(arguments)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize(("schema", "needed"), WRITTEN)
+def test_what_is_required_is_written(
+    name: str, schema: dict[str, Any], needed: set[str]
+) -> None:
+    for seed in range(3):
+        assert walk(name, schema, seed).keys() >= needed
+
+
+@pytest.mark.parametrize("name", ["lfm2", "gemma4"])
+def test_an_open_object_has_as_many_members_as_it_must(name: str) -> None:
+    number = {"minProperties": 2, "maxProperties": 3, "additionalProperties": {"const": 1}}
+    for seed in range(3):
+        assert 2 <= len(walk(name, number, seed)) <= 3
+
+
+def test_what_is_refused_in_json_is_refused_in_all_forms() -> None:
+    with GrammarChecker() as checker:
+        for schema in REFUSED:
+            for name in NAMES:
+                with pytest.raises(GrammarRefused, match="failed to compile JSON schema"):
+                    checker.check(grammar_of(name, "", offered([strict("f", schema)])))
