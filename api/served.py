@@ -147,15 +147,15 @@ def read_whole_request(outer_id: str, params: Mapping[str, object] | None, index
 
 
 def read_leg_params(outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
-    """A node's LegReader: the leg that `kv_transfer_params` describe, for one choice only.
+    """A node's LegReader: the leg that `kv_transfer_params` describe, for the first choice.
 
-    Clients of text read until the last chunk, so such a leg is never kept open.
+    They name one hand-over, so the other choices run here from prompt to end. Clients of text
+    read until the last chunk, so such a leg is never kept open.
     """
     del outer_id
+    if index:
+        return WHOLE
     try:
-        leg = msgspec.structs.replace(read_leg(params), keep_open=False, elsewhere=False)
+        return msgspec.structs.replace(read_leg(params), keep_open=False, elsewhere=False)
     except MalformedTicket as error:
         raise BadRequest(str(error), "kv_transfer_params") from error
-    if index and leg != WHOLE:
-        raise BadRequest("one prompt and n=1 are needed", "kv_transfer_params")
-    return leg

@@ -141,6 +141,24 @@ async def test_a_router_that_relays_the_hand_over(tiny: Path, *, stream: bool) -
         assert await driver.moved() > before
 
 
+@pytest.mark.parametrize("several", [{"n": 3}, {"prompt": [prompt(70), prompt(50)]}])
+async def test_a_router_that_relays_one_hand_over_for_several_choices(
+    tiny: Path, several: dict[str, Any]
+) -> None:
+    """As vLLM's router does. The KV of the first one moves."""
+    async with driving(tiny) as driver:
+        body = completion(prompt(70), temperature=1.0, seed=5) | several
+        expected = read(await driver.post(driver.decode, "/v1/completions", body))
+        salted = {**body, "cache_salt": "s"}
+        first = {**salted, "max_tokens": 1, "kv_transfer_params": HELD}
+        held = json.loads(await driver.post(driver.prefill, "/v1/completions", first))
+        before, params = await driver.moved(), held["kv_transfer_params"]
+        second = {**salted, "kv_transfer_params": params}
+        said = read(await driver.post(driver.decode, "/v1/completions", second))
+        assert said == expected
+        assert await driver.moved() > before
+
+
 async def test_a_router_that_speaks_tokens(tiny: Path) -> None:
     """vLLM's token-in, token-out endpoint, one leg after the other."""
     path, sampling = "/inference/v1/generate", {"temperature": 0, "ignore_eos": True}

@@ -7,16 +7,18 @@ import pytest
 
 from api.bodies import read_completion
 from api.errors import ContextTooLong
-from api.generator import Leg
+from api.generator import WHOLE, Leg
 from api.seeds import default_seed
 from api.served import ServedModel, read_leg_params
 from api.text.tokenizing import FEW, LONG
 from engine.request import Sampling
+from kv_transfer.ticket import KvTicket, to_params
 from tests.fakes.asking import Fields, chat, complete, texts
 from tests.fakes.text import byte_level, served
 
 CODEC = byte_level()
 HOLD = {"do_remote_decode": True, "do_remote_prefill": False}
+TICKET = KvTicket("t", "e", "h", 1, "f")
 
 
 async def test_a_bare_completion_has_openais_defaults() -> None:
@@ -149,6 +151,18 @@ async def test_a_text_leg_is_never_kept_open() -> None:
     params = {**HOLD, "pdserve": {"keep_open": True}}
     asked = await complete({"kv_transfer_params": params}, legs=read_leg_params)
     assert asked.calls[0].leg == Leg(hold=True)
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"prompt": ["a", "b"]}])
+async def test_of_several_choices_the_first_is_the_leg_and_the_others_are_whole(
+    fields: Fields,
+) -> None:
+    """vLLM's router and others send each leg with all choices; one ticket comes back."""
+    for params in (HOLD, to_params(TICKET)):
+        asked = await complete({"kv_transfer_params": params, **fields}, legs=read_leg_params)
+        first, second = (call.leg for call in asked.calls)
+        assert first.hold or first.ticket is not None
+        assert second == WHOLE
 
 
 async def test_the_context_is_asked_once_however_many_choices_there_are() -> None:

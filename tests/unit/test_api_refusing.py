@@ -4,11 +4,9 @@ import pytest
 
 from api.bodies import read_chat, read_completion
 from api.errors import BadRequest, ContextTooLong, ModelNotFound, NoTokenizer
-from api.served import ServedModel, read_leg_params, read_whole_request
+from api.served import ServedModel, read_leg_params
 from api.text_requests import MOST_CALLS
 from tests.fakes.asking import Fields, chat, complete
-
-HOLD = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 199}, {"prompt": [1] * 200}])
@@ -151,17 +149,6 @@ async def test_without_a_tokenizer_there_is_no_text() -> None:
     for ask in (complete, chat):
         with pytest.raises(NoTokenizer):
             await ask(door=door)
-
-
-@pytest.mark.parametrize("fields", [{"n": 2}, {"prompt": ["a", "b"]}])
-async def test_one_leg_cannot_stand_for_several_choices(fields: Fields) -> None:
-    with pytest.raises(BadRequest) as refused:
-        await complete({"kv_transfer_params": HOLD, **fields}, legs=read_leg_params)
-    assert refused.value.param == "kv_transfer_params"
-    assert (await complete({"kv_transfer_params": {}, **fields}, legs=read_leg_params)).calls
-    assert (
-        await complete({"kv_transfer_params": HOLD, **fields}, legs=read_whole_request)
-    ).calls
 
 
 async def test_params_that_are_no_ticket_are_refused() -> None:
