@@ -120,7 +120,7 @@ class TextEndpoints:
         )
 
     async def responses(self, call: HttpCall) -> ResponseWriter:
-        """OpenAI's Responses API, answered as a chat; never one leg only. Raises ApiError."""
+        """OpenAI's Responses API, answered as a chat. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
         with _translated_errors(FIELD_NAMES.translate):
             request = await self._parse_as_chat(call, body, chat_of)
@@ -167,7 +167,7 @@ class TextEndpoints:
         outer_id, size = call.assign_id(body), len(call.data)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
         chat = await run_off_loop(size // ENCODING_COST, partial(chat_of, body))
-        return await RequestParser(served, read_whole_request).parse_chat(chat, outer_id, size)
+        return await RequestParser(served, self.read_leg).parse_chat(chat, outer_id, size)
 
     async def _count(
         self, call: HttpCall, body: TextKind, chat_of: Callable[[TextKind], ChatBody]

@@ -1,6 +1,7 @@
 """Usage and extras of an answer beside its text: tokens, timings and `kv_transfer_params`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,7 +11,7 @@ from api.choices import ChoiceState
 from api.generator import StageEvent
 from kv_transfer.ticket import to_params
 
-Params = dict[str, object]
+Params = dict[str, Any]
 
 
 class PromptDetails(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from msgspec import UNSET, UnsetType
 
 from api.messages.errors import MessagesError
 from api.messages.shapes import Block, MessageAnswer, MessageUsage, StopReason
-from api.usage import Timings
+from api.usage import Params, Timings
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
@@ -77,6 +77,7 @@ class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_d
 
     delta: Stop
     usage: MessageUsage
+    kv_transfer_params: Params | UnsetType = UNSET
     pdserve: Timings | UnsetType = UNSET
 
 

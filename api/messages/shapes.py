@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from api.answering import Answer
-from api.usage import Timings, usage_of
+from api.usage import Params, Timings, usage_of
 
 StopReason = Literal[
     "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
@@ -68,6 +68,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
     usage: MessageUsage
+    kv_transfer_params: Params | UnsetType = UNSET
     pdserve: Timings | UnsetType = UNSET
 
 

@@ -13,7 +13,7 @@ from api.messages.builder import MessageBuilder
 from api.messages.errors import MessagesError, error_of
 from api.messages.events import MessageDelta, MessageStart, MessageStop, Ping, Stop, frame_of
 from api.messages.shapes import MessageAnswer, StopReason, message_usage, new_message
-from api.usage import timings_of
+from api.usage import params_of, timings_of
 from engine.request import FinishReason
 
 
@@ -66,7 +66,12 @@ class MessageWriter:
         self.over = True
         if self._failure is not None:
             return frame_of(self._failure)
-        delta = MessageDelta(self._stop, message_usage(self.answer), timings_of(self.answer))
+        delta = MessageDelta(
+            self._stop,
+            message_usage(self.answer),
+            params_of(self.answer.choices[0]),
+            timings_of(self.answer),
+        )
         return frame_of(delta) + frame_of(MessageStop())
 
     def whole(self, pieces: Sequence[TextPiece]) -> MessageAnswer:
@@ -80,6 +85,7 @@ class MessageWriter:
             stop_reason=stop.stop_reason,
             stop_sequence=stop.stop_sequence,
             usage=message_usage(self.answer),
+            kv_transfer_params=params_of(self.answer.choices[0]),
             pdserve=timings_of(self.answer),
         )
 

@@ -25,7 +25,6 @@ RESPONSES: Mapping[str, tuple[object, ...]] = {
     **{name: NEUTRAL.get(name, NONE) for name in INSTEAD},
     **{name: neutral for name, neutral in CHAT.items() if name not in ONLY_OF_CHATS},
     "context_management": (None, []),
-    "kv_transfer_params": NONE,
     "prompt_logprobs": NONE,
     "return_token_ids": (None, False),
 }

@@ -14,7 +14,7 @@ from api.responses.bodies import (
     TextFormat,
     ToolChoice,
 )
-from api.usage import Timings, usage_of
+from api.usage import Params, Timings, usage_of
 
 Status = Literal["in_progress", "completed", "incomplete"]
 ErrorCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
@@ -156,6 +156,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     truncation: str
     usage: ResponseUsage | None = None
     user: str | None
+    kv_transfer_params: Params | UnsetType = UNSET
     pdserve: Timings | UnsetType = UNSET
 
 

@@ -21,7 +21,7 @@ from api.responses.shapes import (
     new_response,
     response_usage,
 )
-from api.usage import timings_of
+from api.usage import params_of, timings_of
 from engine.request import FinishReason
 
 CODES: dict[str, ErrorCode] = {
@@ -115,5 +115,6 @@ class ResponseWriter:
             incomplete_details=IncompleteDetails("max_output_tokens") if cut else None,
             output=builder.items_so_far(),
             usage=response_usage(self.answer),
+            kv_transfer_params=params_of(self.answer.choices[0]),
             pdserve=timings_of(self.answer),
         )

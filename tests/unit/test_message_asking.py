@@ -43,7 +43,6 @@ TOOL: Given = {"name": "f", "input_schema": {"type": "object"}}
         ({"response_format": {"type": "text"}}, "response_format"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"kv_transfer_params": {}}, "kv_transfer_params"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [TOOL, {"type": "bash_20250124", "name": "bash"}]}, "tools[1].type"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),

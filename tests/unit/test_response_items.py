@@ -235,7 +235,6 @@ def test_an_item_that_cannot_be_read_is_named(item: object, param: str) -> None:
         ({"n": 2}, "n"),
         ({"return_token_ids": True}, "return_token_ids"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"kv_transfer_params": {}}, "kv_transfer_params"),
         ({"moderation": {}}, "moderation"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),

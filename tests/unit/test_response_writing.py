@@ -16,7 +16,7 @@ from api.bodies import PdserveOptions
 from api.choices import TextPiece
 from api.endpoints import HttpCall, TextEndpoints
 from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
-from api.generator import Leg, PromptEvent, StageEvent, StreamFailed, TokenEvent
+from api.generator import PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.logprobs import LogprobFormatter
 from api.reasoning.formats import ReasoningParser
 from api.request_parser import RequestParser
@@ -239,19 +239,6 @@ async def test_a_response_waits_at_the_gate() -> None:
     endpoints = TextEndpoints(saying("the", CODEC), served(CODEC), gate=Shut())
     with pytest.raises(StreamFailed, match="7 at most"):
         await answer_body(await endpoints.responses(call))
-
-
-async def test_a_leg_is_not_to_be_had() -> None:
-    """A node does one where a chat's request asks for it; a response is whole."""
-    endpoints = TextEndpoints(door := saying("the", CODEC), served(CODEC), _held)
-    ours = await endpoints.responses(HttpCall({}, b'{"input": "hi"}'))
-    assert [piece.text async for piece in ours.answer.pieces()]
-    assert not door.asked[0][1].hold
-
-
-def _held(outer_id: str, params: object, index: int) -> Leg:
-    del outer_id, params, index
-    return Leg(hold=True)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
