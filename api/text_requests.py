@@ -113,6 +113,8 @@ class CallBuilder:
         self, index: int, sample: int, prompt: Tokens, shape: Sampling, room: TokenBudget
     ) -> GeneratorCall:
         leg = self.read_leg(self.outer_id, self.body.kv_transfer_params, index)
+        if shape.prompt_logprobs is not None:
+            leg = WHOLE  # KV that is fetched does not tell them
         sampling = with_length_limits(shape, self.body, room, whole=not leg.hold)
         if sample:
             sampling = replace(sampling, sample_index=sample)

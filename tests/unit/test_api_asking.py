@@ -165,6 +165,16 @@ async def test_of_several_choices_the_first_is_the_leg_and_the_others_are_whole(
         assert second == WHOLE
 
 
+@pytest.mark.parametrize("fields", [{"prompt_logprobs": 1}, {"echo": True, "logprobs": 1}])
+async def test_who_wants_log_probabilities_of_the_prompt_has_it_run_where_it_answers(
+    fields: Fields,
+) -> None:
+    """KV that is fetched tells nothing of them, and nothing is held that nobody fetches."""
+    for params in (HOLD, to_params(TICKET)):
+        asked = await complete({"kv_transfer_params": params, **fields}, legs=read_leg_params)
+        assert [call.leg for call in asked.calls] == [WHOLE]
+
+
 async def test_the_context_is_asked_once_however_many_choices_there_are() -> None:
     asked = list[None]()
 
