@@ -25,6 +25,7 @@ from api.generator import (
     TicketEvent,
 )
 from api.served import named_adapter
+from api.version import own_version
 from api.wire import WireError
 from discovery.registration import Registration, to_map
 from engine.errors import GrammarCheckBusy, GrammarRefused
@@ -60,6 +61,7 @@ class NodeRoutes:
         routes.get("/health")(self.health)
         routes.get("/metrics")(self.show_metrics)
         routes.get("/server_info")(self.server_info)
+        routes.get("/version")(self.version)
         return routes
 
     async def health(self) -> tuple[Response, int]:
@@ -76,6 +78,10 @@ class NodeRoutes:
     async def server_info(self) -> Response:
         """GET /server_info: the registration, for proxies that added this node by hand."""
         return jsonify(to_map(self.registration()))
+
+    async def version(self) -> Response:
+        """GET /version, as vLLM's nodes have it; smg knows by it how to hand KV over."""
+        return jsonify(version=own_version())
 
     async def generate(self) -> Response:
         """POST /inference/v1/generate: run one leg, streamed or not."""

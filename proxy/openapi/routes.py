@@ -1,15 +1,13 @@
 """The two routes of the OpenAPI document."""
 
 from functools import cache
-from importlib import metadata
 
 import msgspec
 from quart import Blueprint, Quart, Response
 
+from api.version import own_version
 from proxy.openapi.document import document
 from proxy.openapi.page import PAGE
-
-DISTRIBUTION = "pdserve"
 
 
 def describing_routes(app: Quart) -> Blueprint:
@@ -18,7 +16,7 @@ def describing_routes(app: Quart) -> Blueprint:
 
     @cache
     def told() -> bytes:
-        return msgspec.json.encode(document(app, _version()))
+        return msgspec.json.encode(document(app, own_version()))
 
     @routes.get("/openapi.json")
     async def tell() -> Response:
@@ -29,10 +27,3 @@ def describing_routes(app: Quart) -> Blueprint:
         return Response(PAGE, mimetype="text/html")
 
     return routes
-
-
-def _version() -> str:
-    try:
-        return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "0"

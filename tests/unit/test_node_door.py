@@ -12,6 +12,7 @@ from quart import Quart
 from api.generator import Leg
 from api.routes import openai_routes
 from api.served import ServedModel
+from api.version import own_version
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.errors import GrammarCheckBusy
@@ -139,3 +140,11 @@ async def test_who_cannot_look_at_a_grammar_now_may_be_asked_again() -> None:
     said = await app_of(nobody, Busy()).test_client().post("/inference/v1/generate", json=body)
     assert said.status_code == 503
     assert b"too many" in await said.get_data(as_text=False)
+
+
+async def test_a_node_tells_its_version_as_vllms_do() -> None:
+    """Without that, smg takes whoever has a /server_info for a node of SGLang."""
+    nobody: Any = None
+    said = await app_of(nobody).test_client().get("/version")
+    assert said.status_code == 200
+    assert await said.get_json() == {"version": own_version()}
