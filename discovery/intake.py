@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
+from discovery.node import Node
 from discovery.registration import (
     LONGEST_FRAME,
     Layout,
@@ -17,7 +18,7 @@ from discovery.registration import (
     to_map,
     unpack,
 )
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from discovery.signature import Verifier
 
 MOST_FRAMES = 3  # identity, perhaps an empty delimiter, payload

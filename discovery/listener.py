@@ -11,9 +11,10 @@ import zmq
 from discovery.address import format_address
 from discovery.errors import MalformedRegistration
 from discovery.intake import Intake, JoinedNode
+from discovery.node import Node
 from discovery.ports import passive_address
 from discovery.registration import DEFAULT_PORT, State
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from discovery.replies import REPLY, ReplySchedule
 from discovery.signature import Verifier
 from discovery.wordless_connections import WordlessConnections

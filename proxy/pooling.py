@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from api.generator import PooledEvent
 from discovery.kinds import Model
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
 from proxy.health.failure_log import note_failure
@@ -134,7 +134,7 @@ class PoolingPipeline:
         try:
             while not asked.done():
                 await asyncio.wait([asked], timeout=self.look_after_s)
-                known = self.pipeline.registry.at(node.registration.http_address)
+                known = self.pipeline.registry.at(node.address)
                 if not asked.done() and (known is None or known.node_id != node.node_id):
                     raise NodeFailed(node.node_id, "it is gone")
             return asked.result()

@@ -18,8 +18,9 @@ from api.generator import Event, Leg
 from bench.proxy.cluster import NAME, proxy_command, running
 from bench.proxy.load import cpu_clock
 from discovery.lifeline import end_with, report_to_starter
+from discovery.node import Node
 from discovery.registration import BEAT_S, Layout, Load, Registration, Role, pack, to_map
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from engine.request import Request, RequestId
 from proxy.attempt.progress import Progress
 from proxy.config import LocalPrefill, Policy

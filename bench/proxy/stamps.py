@@ -20,8 +20,8 @@ from api.generator import (
     TicketEvent,
     TokenEvent,
 )
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId
 from kv_transfer.ticket import KvTicket
 from proxy.observing.rendering import server_timing

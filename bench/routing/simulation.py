@@ -14,8 +14,9 @@ from random import Random
 
 from api.generator import PromptEvent, StageEvent, TokenEvent
 from bench.routing.machines import SimulatedJob, SimulatedNode, Speeds, StepEvent
+from discovery.node import Node
 from discovery.registration import BEAT_S, Layout, Load, Registration, Role
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from engine.request import FinishReason, Request
 from proxy.config import LocalPrefill, Policy
 from proxy.routing.building import build_planner

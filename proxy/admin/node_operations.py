@@ -19,9 +19,10 @@ import msgspec
 
 from api.errors import ApiError, BadRequest
 from api.wire import UNREADABLE, explained
+from discovery.node import Node
 from discovery.orders import OrderResult
 from discovery.registration import Role, State
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from proxy.admin.drain_lock import DrainLock
 from proxy.nodes.instances import ROLES
 from proxy.nodes.orders import OrderFailed, OrderSender
@@ -88,20 +89,20 @@ class Operator:
     async def drain(self, name: str, body: OperatorRequest) -> dict[str, Any]:
         """Send it no new work; running legs are finished."""
         node = self.find(name)
-        said = f"Draining {_address(node)}"
+        said = f"Draining {node.address}"
         async with self._leaving(node, force=body.force):
             if node.ours:
                 result = await self._order(node, state=DRAINING)
                 return _answer(node, f"{said}.", result)
-            self._apply(_address(node), b"")
-            await self.peers.put(HELD, _address(node), b"")
+            self._apply(node.address, b"")
+            await self.peers.put(HELD, node.address, b"")
             return _answer(node, f"{said}, at this proxy.", None, DRAINING)
 
     async def undrain(self, name: str) -> dict[str, Any]:
         """Let it take new work again."""
         node = self.find(name)
-        await self.release(_address(node))
-        said = f"{_address(node)} takes work again."
+        await self.release(node.address)
+        said = f"{node.address} takes work again."
         if node.ours:
             return _answer(node, said, await self._order(node, state=READY))
         ready = msgspec.structs.replace(node.registration, state=READY)
@@ -123,7 +124,7 @@ class Operator:
             result = await self._order(node, role=role)
         kind = role.name.lower()
         said = "will be" if result.wanted else "is"
-        return _answer(node, f"{_address(node)} {said} a {kind} node.", result)
+        return _answer(node, f"{node.address} {said} a {kind} node.", result)
 
     @asynccontextmanager
     async def _leaving(self, node: Node, *, force: bool) -> AsyncGenerator[None]:
@@ -134,7 +135,7 @@ class Operator:
         if force or node.role is Role.PREFILL:
             yield
             return
-        address = _address(node)
+        address = node.address
         async with self.drain_lock.turn(address) as others:
             self._must_not_be_last(node, others)
             yield
@@ -149,8 +150,8 @@ class Operator:
             result = await self.orders.send(node, state=state, role=role)
         except OrderFailed as failure:
             kind = DrainRefused if failure.refused else NodeUnreachable
-            raise kind(f"{_address(node)}: {failure}", "instance") from failure
-        now = self.registry.at(_address(node))
+            raise kind(f"{node.address}: {failure}", "instance") from failure
+        now = self.registry.at(node.address)
         if now is not None and now.node_id == result.node_id and now.role is result.role:
             said = msgspec.structs.replace(now.registration, state=result.state)
             self.registry.apply(said, now=self.clock())
@@ -170,12 +171,12 @@ class Operator:
             for one in self.registry.nodes(node.role, now=self.clock())
             if one.node_id != node.node_id and one.registration.model == model
         ]
-        if any(_address(one) not in leaving for one in others):
+        if any(one.address not in leaving for one in others):
             return
         if others:
-            what = f"{_address(others[0])} is being asked to leave too, and there is no other"
+            what = f"{others[0].address} is being asked to leave too, and there is no other"
             raise DrainRefused(f"{what} decode node: try again.", "instance")
-        what = f"{_address(node)} is the last decode node that takes work"
+        what = f"{node.address} is the last decode node that takes work"
         raise DrainRefused(
             f'{what}: add another one first, or say {{"force": true}}.', "instance"
         )
@@ -195,14 +196,10 @@ def _answer(
     return {
         "message": message,
         "node_id": node.node_id,
-        "http_address": _address(node),
+        "http_address": node.address,
         "role": (result.role if result else node.role).name.lower(),
         "wanted_role": wanted and wanted.name.lower(),
         "state": (result.state if result else state).value,
         "in_flight": result.in_flight if result else None,
         "kv_blocks_used": result.kv_blocks_used if result else None,
     }
-
-
-def _address(node: Node) -> str:
-    return node.registration.http_address

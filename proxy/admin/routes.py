@@ -71,7 +71,7 @@ class AdminRoutes:
 
     async def remove_one(self, name: str) -> Response:
         """Remove a node by its id or address."""
-        address = self.operator.find(name).registration.http_address
+        address = self.operator.find(name).address
         await self._forget(address)
         return _json({"message": f"Removed {address}."})
 
@@ -108,7 +108,7 @@ class AdminRoutes:
     async def remove_worker(self, name: str) -> Response:
         """Remove a node like `remove_one`."""
         node = self.operator.find(_address(name))
-        await self._forget(node.registration.http_address)
+        await self._forget(node.address)
         return _json({"status": "accepted", "worker_id": node.node_id}, ACCEPTED)
 
     async def show_loads(self) -> Response:
@@ -137,7 +137,7 @@ class AdminRoutes:
         await self.operator.release(address)
 
     async def _told(self, name: str) -> dict[str, Any]:
-        address = self.operator.find(name).registration.http_address
+        address = self.operator.find(name).address
         known = {one["http_address"]: one for one in (await self.status())["nodes"]}
         found: dict[str, Any] | None = known.get(address)
         if found is None:  # it has left while the other workers were asked

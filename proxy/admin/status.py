@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from api.served import ServedModel
+from discovery.node import Node
 from discovery.registration import Role, to_map
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from proxy.health.breaker import BreakerState
 from proxy.health.health import Health, Pair
 
@@ -34,10 +35,7 @@ def cluster_status(
 ) -> dict[str, Any]:
     """All known nodes; vLLM's four keys come first."""
     nodes = registry.all()
-    addresses = {
-        role: [node.registration.http_address for node in nodes if node.role is role]
-        for role in Role
-    }
+    addresses = {role: [node.address for node in nodes if node.role is role] for role in Role}
     return {
         "prefill_node_count": len(addresses[Role.PREFILL]),
         "decode_node_count": len(addresses[Role.DECODE]),

@@ -13,7 +13,8 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from api.generator import WHOLE, Event, Leg
-from discovery.registry import Node, Registry
+from discovery.node import Node
+from discovery.registry import Registry
 from engine.request import Request
 from kv_transfer.ticket import KvTicket
 from proxy.attempt.legs import LegItem, Legs, NextItem, PollableLeg

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from api.generator import Event, PromptEvent, Tap, TokenEvent
-from discovery.registry import Node
+from discovery.node import Node
 from engine.request import Request
 from proxy.errors import NodeFailed, ProxyExhausted
 from proxy.timeline.choice import ChoiceTimeline

@@ -20,7 +20,7 @@ from api.generator import (
     TicketEvent,
     TokenEvent,
 )
-from discovery.registry import Node
+from discovery.node import Node
 from kv_transfer.ticket import KvTicket
 from proxy.attempt.legs import LegEvent, LegItem
 from proxy.errors import Cause, NodeFailed

@@ -19,7 +19,7 @@ import msgspec
 from api.generator import Leg
 from api.wire import UNREADABLE, WireError
 from discovery.address import format_address, parse_address
-from discovery.registry import Node, node_address
+from discovery.node import Node
 from kv_transfer.ticket import HOLD, KvTicket, to_params
 from proxy.foreign.bodies import Params
 
@@ -64,19 +64,19 @@ class VllmNodes:
 
     def generates(self, node: Node) -> bool:
         """Whether the node may have the endpoint for token ids."""
-        return node_address(node) not in self._without_generate
+        return node.address not in self._without_generate
 
     def lacks_generate(self, node: Node) -> None:
         """Record that the node has no endpoint for token ids."""
-        _keep(self._without_generate, node_address(node), True)
+        _keep(self._without_generate, node.address, True)
 
     def bootstrap(self, node: Node, now: float) -> str | None:
         """The bootstrap server to ask for the node's engines; None: they are known."""
         port = node.registration.bootstrap_port
-        asked_at = self._asked_at.get(node_address(node))
+        asked_at = self._asked_at.get(node.address)
         if port is None or (asked_at is not None and now - asked_at < FRESH_S):
             return None
-        host, _ = parse_address(node_address(node))
+        host, _ = parse_address(node.address)
         return format_address(host, port)
 
     def learn_engines(self, node: Node, data: bytes, now: float) -> None:
@@ -88,8 +88,8 @@ class VllmNodes:
         if not said or not all(rank.isdecimal() for rank in said):
             raise WireError("its bootstrap server knows no engines")
         engines = [(rank, engine.engine_id) for rank, engine in sorted(said.items())]
-        _keep(self._engines, node_address(node), engines)
-        _keep(self._asked_at, node_address(node), now)
+        _keep(self._engines, node.address, engines)
+        _keep(self._asked_at, node.address, now)
 
     def hand_over(self, node: Node, leg: Leg, outer_id: str) -> LegHandOver:
         """The KV transfer parameters of this leg; for Mooncake its engines must be known."""
@@ -97,14 +97,14 @@ class VllmNodes:
             return LegHandOver(to_params(leg.ticket) if leg.ticket else None)
         if node.registration.bootstrap_port is not None:
             return self._mooncake(node, outer_id)
-        known = self._pushing.get(node_address(node))
+        known = self._pushing.get(node.address)
         return LegHandOver(PULL, _pushed(known, outer_id) if known else None)
 
     def learn_ticket(self, node: Node, manner: LegHandOver, ticket: KvTicket) -> bool:
         """Learn from a prefill leg's ticket; False: the decode leg got other coordinates."""
         said = ticket.verbatim or {}
         where = {key: said[key] for key in COORDINATES if said.get(key) is not None}
-        address = node_address(node)
+        address = node.address
         self._pushing.pop(address, None)
         if said.get("transfer_mode") == PUSH:
             _keep(self._pushing, address, where)
@@ -113,8 +113,8 @@ class VllmNodes:
 
     def doubt(self, node: Node) -> None:
         """Forget what may be outdated: a call failed, so the node may have restarted."""
-        self._pushing.pop(node_address(node), None)
-        self._asked_at.pop(node_address(node), None)
+        self._pushing.pop(node.address, None)
+        self._asked_at.pop(node.address, None)
 
     def doubt_engine(self, engine_id: str | None) -> None:
         """Forget this engine's node: a decode node could not fetch from it."""
@@ -127,10 +127,10 @@ class VllmNodes:
 
     def retry_generate(self, node: Node) -> None:
         """The node seems to have neither endpoint: it may have restarted, so try both again."""
-        self._without_generate.pop(node_address(node), None)
+        self._without_generate.pop(node.address, None)
 
     def _mooncake(self, node: Node, outer_id: str) -> LegHandOver:
-        address = node_address(node)
+        address = node.address
         engines = self._engines[address]
         self._turn += 1
         rank, engine_id = engines[self._turn % len(engines)]

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 
-from discovery.registry import Node
+from discovery.node import Node
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from api.generator import EndEvent, Event, StageEvent, TokenEvent
+from discovery.node import Node
 from discovery.registration import Role, State
-from discovery.registry import Node, Registry, node_address
+from discovery.registry import Registry
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.health.breaker import Breaker, BreakerRules, BreakerState
 from proxy.health.filter_cache import FilterCache
@@ -175,7 +176,7 @@ class Health:
         node = known or next((one for one in nodes if one.node_id == failure.node_id), None)
         if node is None or failure.cause not in TROUBLES or _has_left(node, failure):
             return None
-        address = node_address(node)
+        address = node.address
         _add(self.failures, address, self.failures.get(address, 0) + 1)
         if known is None:  # a node that hangs is forgotten before its call fails
             return None
@@ -201,7 +202,7 @@ class Health:
     def _node_failed(
         self, node: Node, failure: NodeFailed, begun: float, now: float
     ) -> str | None:
-        address, known = node_address(node), self._breaker_of(node)
+        address, known = node.address, self._breaker_of(node)
         breaker = Breaker(self.rules) if known is None else known
         _add(self._nodes, address, (node.node_id, breaker))
         sure = not failure.cause.node_alive
@@ -232,7 +233,7 @@ class Health:
 
     def _breaker_of(self, node: Node) -> Breaker | None:
         """The breaker at the node's address; after a restart of the node it is half-open."""
-        address = node_address(node)
+        address = node.address
         known = self._nodes.get(address)
         if known is None:
             return None

@@ -13,8 +13,9 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from discovery.kinds import Model
+from discovery.node import Node
 from discovery.registration import Role, State
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from proxy.health.health import Health
 
 Value = TypeVar("Value")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from api.generated import DONE
 from api.generator import Event, Tap
 from api.wire import WireError
-from discovery.registry import Node
+from discovery.node import Node
 from proxy.nodes.connection import NodeConnection, ReplyTimeouts
 from proxy.nodes.connection_pool import NO_HEADERS, ConnectionPool
 from proxy.nodes.failures import CALL_ERRORS, failure_of_error, failure_of_status
@@ -54,7 +54,7 @@ class NodeRequest:
 
     async def send_checked(self, lines: ConnectionPool, node: Node) -> NodeConnection:
         """The same for a node, if the status is 200; raises NodeFailed."""
-        return await check_status(node, await self.send(lines, node.registration.http_address))
+        return await check_status(node, await self.send(lines, node.address))
 
 
 async def check_status(node: Node, response: NodeConnection) -> NodeConnection:

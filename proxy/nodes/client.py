@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from api.generate import NodeCall, encode_call
 from api.generator import Event, Leg, PooledEvent
 from api.pooling.node_call import PATH, decode_pooled, encode_pooling
-from discovery.registry import Node
+from discovery.node import Node
 from discovery.signed_calls import Signing
 from engine.request import PoolingRequest, Request
 from proxy.errors import Cause, NodeFailed

@@ -6,7 +6,7 @@ import msgspec
 
 from api.generator import BAD_REQUEST, LEAVING, UNAVAILABLE
 from api.wire import UNREADABLE, WireError
-from discovery.registry import Node
+from discovery.node import Node
 from discovery.signed_calls import REFUSED
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.nodes.connection_errors import NoConnection

@@ -218,8 +218,7 @@ class Instances:
     def _announced(self, registration: Registration) -> bool:
         """Whether this very node is known under an address of its own."""
         return registration.node_id is not None and any(
-            node.node_id == registration.node_id
-            and node.registration.http_address != registration.http_address
+            node.node_id == registration.node_id and node.address != registration.http_address
             for node in self.registry.all()
         )
 

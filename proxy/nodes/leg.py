@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from api.generator import Event, Tap
-from discovery.registry import Node
+from discovery.node import Node
 from proxy.errors import NodeFailed, ProxyExhausted
 from proxy.nodes.calling import LONGEST_REFUSAL, OK, NodeRequest, Reply
 from proxy.nodes.connection import NodeConnection
@@ -130,7 +130,7 @@ class HttpLeg:
 
     def _ask(self) -> None:
         """Send the request on an idle connection, or on a new one."""
-        address = self.node.registration.http_address
+        address = self.node.address
         self._connection = self.connections.take_idle(address)
         if self._connection is not None:
             self._send(self._connection)
@@ -153,7 +153,7 @@ class HttpLeg:
             self._on_ready()
 
     def _send(self, line: NodeConnection) -> None:
-        address, call = self.node.registration.http_address, self.call
+        address, call = self.node.address, self.call
         request = encode_request(address, call.path, call.body, call.headers)
         line.send(request, call.timeouts, self._on_ready)
 

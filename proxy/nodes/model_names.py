@@ -11,7 +11,8 @@ import aiohttp
 import msgspec
 
 from api.models import OWNER
-from discovery.registry import Node, Registry, node_address
+from discovery.node import Node
+from discovery.registry import Registry
 from proxy.nodes.session import SignatureRejected, get_json
 
 ASK_S = 2.0
@@ -45,7 +46,7 @@ class ModelNameProbe:
 
     async def _ask(self, node: Node) -> None:
         """Ask one node; without an answer nothing changes."""
-        address = node_address(node)
+        address = node.address
         if (said := await model_at(self.session, address)) is not None:
             name = None if self.fixed_name else said.id
             self.registry.name(address, name, said.longest)

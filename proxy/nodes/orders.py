@@ -7,9 +7,9 @@ import aiohttp
 import msgspec
 
 from api.wire import UNREADABLE
+from discovery.node import Node
 from discovery.orders import PATH, NodeOrder, OrderResult, to_order
 from discovery.registration import Role, State, pack
-from discovery.registry import Node
 from discovery.signature import SigningTimes, sign
 from discovery.signed_calls import Signing
 from proxy.nodes.session import read_all
@@ -48,7 +48,7 @@ class OrderSender:
         message = to_order(NodeOrder(node.node_id, self.sender, state, role))
         if self.cluster_key:
             message = sign(message, self.cluster_key, wall_time=self._stamps.another())
-        url = f"http://{node.registration.http_address}{PATH}"
+        url = f"http://{node.address}{PATH}"
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         try:
             called = self.session.post(

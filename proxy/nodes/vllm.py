@@ -11,7 +11,7 @@ from functools import partial
 from uuid import uuid4
 
 from api.generator import Event, FailedEvent, Leg, TicketEvent
-from discovery.registry import Node
+from discovery.node import Node
 from engine.request import Request
 from proxy.errors import Cause, NodeFailed
 from proxy.foreign.bodies import (
@@ -108,7 +108,7 @@ class VllmClient:
         named = {REQUEST_ID: leg_call.outer_id, **dict(leg_call.hand_over.headers)}
         headers = {**trace, **named, **self.key}
         call = NodeRequest(path, body, self.timeouts, headers)
-        return await call.send(self.connections, leg_call.node.registration.http_address)
+        return await call.send(self.connections, leg_call.node.address)
 
     def _learn_ticket(self, leg_call: "_LegCall", event: TicketEvent) -> None:
         """Learn from the ticket; raises NodeFailed if decode got outdated coordinates."""

@@ -9,8 +9,8 @@ from itertools import product
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from discovery.node import Node
 from discovery.registration import Role, State
-from discovery.registry import Node
 from proxy.health.breaker import BreakerState
 from proxy.health.health import Health
 

@@ -8,8 +8,8 @@ instead, a full prefill node is never chosen.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from proxy.admission.limits import UNLIMITED, LoadLimit
 from proxy.routing.claims import Claims
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from discovery.registry import Node
+from discovery.node import Node
 
 MOST_IDLE = 4096
 WINDOW = 8  # prompts; those of one batch end together, so one alone is not a measurement

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress
+from discovery.node import Node
 from discovery.registration import Registration
-from discovery.registry import Node
 from kv_transfer.ticket import CacheHint
 from proxy.routing.prefix_hashes import STRIDE, PrefixHashes
 
@@ -43,7 +43,7 @@ class Conversations:
         For the request itself the last hash suffices: it is found if the next prompt repeats
         the request, even if it writes the answer differently.
         """
-        place = CacheLocation(node.registration.http_address, node.node_id)
+        place = CacheLocation(node.address, node.node_id)
         for name in names[max(0, asked_tokens // STRIDE - 1) :]:
             self._locations[name] = place
             self._locations.move_to_end(name)

@@ -15,8 +15,8 @@ from operator import attrgetter, itemgetter
 from random import Random
 from typing import NamedTuple
 
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from proxy.routing.claims import Claims
 from proxy.routing.costs import Costs, of_batch, of_prompt, of_work
 from proxy.routing.plan import Estimate, Plan, PlanReason, RoutingQuery

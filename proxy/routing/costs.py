@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from engine.request import Request
 from proxy.routing.claims import PromptWork, WorkTiming
 from proxy.routing.linear_fit import LinearFit
@@ -49,15 +49,15 @@ class Costs:
 
     def prompt(self, node: Node) -> LinearFit:
         """The fit of seconds for prompts on this node, by `of_work`."""
-        return self._prompts.get(_address(node)) or self._usual_prompt(node.role)
+        return self._prompts.get(node.address) or self._usual_prompt(node.role)
 
     def step(self, node: Node) -> LinearFit:
         """The fit of seconds for a decode step on this node, by `of_batch`."""
-        return self._steps.get(_address(node)) or self._step
+        return self._steps.get(node.address) or self._step
 
     def link_s(self, prefill: Node, decode: Node, num_bytes: float) -> float:
         """Predicted seconds from the prefill node's first token until decode has its KV."""
-        fit = self._links.get((_address(prefill), _address(decode))) or self._link
+        fit = self._links.get((prefill.address, decode.address)) or self._link
         return fit.at((1.0, num_bytes / G))
 
     def tokens_to_come(self, request: Request) -> float:
@@ -71,7 +71,7 @@ class Costs:
     def learn_prompts(self, node: Node, measured: WorkTiming) -> None:
         """Learn from how long a node took to run prompts."""
         usual, x = self._prompt[node.role], of_work(measured.work)
-        _of(self._prompts, _address(node), self._usual_prompt(node.role), MOST_NODES).learn(
+        _of(self._prompts, node.address, self._usual_prompt(node.role), MOST_NODES).learn(
             x, measured.seconds
         )
         usual.learn(x, measured.seconds)
@@ -79,14 +79,14 @@ class Costs:
     def learn_step(self, node: Node, requests: float, tokens: float, seconds: float) -> None:
         """Learn from a node's mean step time over an answer."""
         x = of_batch(requests, tokens)
-        _of(self._steps, _address(node), self._step, MOST_NODES).learn(x, seconds)
+        _of(self._steps, node.address, self._step, MOST_NODES).learn(x, seconds)
         self._step.learn(x, seconds)
 
     def learn_transfer(
         self, prefill: Node, decode: Node, num_bytes: int, seconds: float
     ) -> None:
         """Learn from how long after the first token a pair's KV arrived."""
-        x, pair = (1.0, num_bytes / G), (_address(prefill), _address(decode))
+        x, pair = (1.0, num_bytes / G), (prefill.address, decode.address)
         _of(self._links, pair, self._link, MOST_PAIRS).learn(x, seconds)
         self._link.learn(x, seconds)
 
@@ -126,7 +126,3 @@ def of_prompt(tokens: int, pairs: int) -> tuple[float, float, float]:
 def of_batch(requests: float, tokens: float) -> tuple[float, float, float]:
     """The fit's x for a step of this many requests, with this many tokens in all."""
     return 1.0, requests, tokens / HUNDRED_K
-
-
-def _address(node: Node) -> str:
-    return node.registration.http_address

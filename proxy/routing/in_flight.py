@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from api.generator import EndEvent, Event, FailedEvent, PromptEvent, StageEvent, TokenEvent
-from discovery.registry import Node
+from discovery.node import Node
 from engine.request import FinishReason
 from proxy.errors import NodeFailed
 from proxy.routing.claims import Claim, Claims, PromptSize

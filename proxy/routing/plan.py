@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from discovery.registry import Node
+from discovery.node import Node
 from engine.request import Request
 from proxy.routing.prefix_hashes import PrefixHashes, hash_prefixes
 

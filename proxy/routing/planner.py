@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from discovery.registry import Node
+from discovery.node import Node
 from proxy.admission.limits import UNLIMITED
 from proxy.config import LocalPrefill
 from proxy.routing.capacity import NodeCapacity

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from discovery.registry import Node
+from discovery.node import Node
 from proxy.routing.claims import Claim, PromptSize
 from proxy.routing.in_flight import RoutingState
 

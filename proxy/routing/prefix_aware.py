@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from proxy.routing.claims import Claims
 from proxy.routing.plan import RoutingQuery
 from proxy.routing.prefix_hashes import STRIDE

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from discovery.registry import Node
+from discovery.node import Node
 from proxy.routing.prefix_hashes import STRIDE, PrefixHashes
 
 MOST_NAMES = 1 << 20  # of all nodes together
@@ -129,7 +129,7 @@ class PrefixIndex:
                     self._unhold(sent.node_id, name)
 
     def _cache(self, node: Node) -> _Cache:
-        address = node.registration.http_address
+        address = node.address
         if (before := self._at.get(address)) not in (None, node.node_id):
             self._drop(before or "")  # it restarted: its cache is empty
         if (cache := self._caches.get(node.node_id)) is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from random import Random
 
-from discovery.registry import Node
+from discovery.node import Node
 
 MAX_CANDIDATES = 6
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from discovery.registry import Node
+from discovery.node import Node
 from proxy.routing.plan import RoutingQuery
 from proxy.routing.policies import Policy
 
@@ -49,7 +49,7 @@ class SessionAffinity:
         """Nodes by address; cached, since most plans pass the same tuple."""
         crowd = self._crowds.get(id(nodes))
         if crowd is None or crowd[0] is not nodes:
-            crowd = nodes, {node.registration.http_address: node for node in nodes}
+            crowd = nodes, {node.address: node for node in nodes}
             self._crowds[id(nodes)] = crowd
             if len(self._crowds) > MOST_CROWDS:
                 del self._crowds[next(iter(self._crowds))]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from discovery.registry import Node
+from discovery.node import Node
 from engine.request import Request
 from proxy.routing.cost_based import Partners
 from proxy.routing.plan import Plan, PlanReason

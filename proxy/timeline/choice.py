@@ -19,7 +19,7 @@ from api.generator import (
     TicketEvent,
     TokenEvent,
 )
-from discovery.registry import Node
+from discovery.node import Node
 from engine.request import FinishReason, Request
 from proxy.errors import NodeFailed, ProxyExhausted
 from proxy.timeline.events import (
@@ -98,8 +98,8 @@ class ChoiceTimeline:
         if self.planned_at is None:
             self.planned_at = now
         self.prefill, self.decode, self._ticketed = prefill, decode, False
-        first = _address(prefill) if prefill else None
-        self._add(AttemptPlanned(now, first, _address(decode), why, predicted))
+        first = prefill.address if prefill else None
+        self._add(AttemptPlanned(now, first, decode.address, why, predicted))
 
     def record_call(self, node: Node, leg: Leg, now: float) -> Leg:
         """A leg is opened; returns it with the trace context that its node is sent."""
@@ -107,12 +107,12 @@ class ChoiceTimeline:
         if leg.ticket is not None and node is not self.decode:
             self.moves, self.decode = self.moves + 1, node
         context = self.trace.next_call() if self.trace else None
-        self._add(LegOpened(now, _address(node), kind, context.span_id if context else ""))
+        self._add(LegOpened(now, node.address, kind, context.span_id if context else ""))
         return replace(leg, trace=context) if context else leg
 
     def record_event(self, node: Node, event: Event | NodeFailed, now: float) -> None:
         """A leg's event other than tokens, or its failure."""
-        address = _address(node)
+        address = node.address
         match event:
             case StageEvent(stage=stage, seconds=seconds):
                 self.stages[stage] = self.stages.get(stage, 0.0) + seconds
@@ -135,7 +135,7 @@ class ChoiceTimeline:
 
     def record_close(self, node: Node, now: float) -> None:
         """The proxy closed a prefill leg whose KV nobody will fetch any more."""
-        self._add(LegEnded(now, _address(node), taken=False))
+        self._add(LegEnded(now, node.address, taken=False))
 
     def record_retry(self, failure: NodeFailed | ProxyExhausted, now: float) -> None:
         """An attempt failed: there is another one, unless it was the last."""
@@ -224,22 +224,18 @@ class ChoiceTimeline:
 
     def _address_of(self, node_id: str) -> str:
         """The address of a node of this try."""
-        found = (_address(node) for node in self.nodes if node.node_id == node_id)
+        found = (node.address for node in self.nodes if node.node_id == node_id)
         return next(found, node_id)
 
     def _nodes(self) -> str:
         """The nodes of the last try; a decode node alone has run the prompt too."""
-        return "->".join(map(_address, self.nodes)) or "-"
+        return "->".join(node.address for node in self.nodes) or "-"
 
     def _add(self, event: TimelineEvent) -> None:
         if len(self.events) < MAX_EVENTS:
             self.events.append(event)
         else:
             self.dropped_events += 1
-
-
-def _address(node: Node) -> str:
-    return node.registration.http_address
 
 
 def _rounded(seconds: float | None) -> str:

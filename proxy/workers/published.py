@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from discovery.node import Node
 from discovery.registration import Registration
-from discovery.registry import Node, Registry, node_address
+from discovery.registry import Registry
 from proxy.workers.api import NODE, UpdateHandler
 from proxy.workers.messages import ReceivedRegistration
 from proxy.workers.shared_state import SharedState
@@ -37,7 +38,7 @@ class PublishedRegistry(Registry):
         """See Registry."""
         late = Registry.expire(self, now=now)
         for node in late:
-            self.state.forget(NODE, node_address(node))
+            self.state.forget(NODE, node.address)
         return late
 
 

@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from api.door.limiter import ConnectionLimiter
 from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from engine.api import EngineLoad, TierLoad
 from engine.request import FinishReason, Request, RequestId
 from kv_transfer.layout import KvLayout

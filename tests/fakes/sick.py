@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from api.generator import Event, Leg
-from discovery.registry import Node
+from discovery.node import Node
 from engine.request import Request
 from proxy.pipeline import Pipeline
 from tests.fakes.cluster import Cluster

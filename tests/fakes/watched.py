@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from discovery.node import Node
 from discovery.registration import Registration
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 
 PATIENCE_S = 60
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from api.generator import Event, Leg, StageEvent
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.health.breaker import BreakerState
@@ -56,7 +56,7 @@ class Hung(Sick):
     """A node's heartbeats end with its answers, and it is forgotten before its call fails."""
 
     async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
-        self.cluster.registry.remove(node.registration.http_address)
+        self.cluster.registry.remove(node.address)
         async for event in Sick.generate(self, node, request, leg):
             yield event
 
@@ -70,7 +70,7 @@ async def test_a_call_that_fails_after_its_node_is_forgotten_is_counted() -> Non
     with pytest.raises(NodeFailed, match="it is ill"):
         await tokens_of(sick.pipeline(recovery_wait_s=5).stream(request()))
     assert sick.asked["d0"] == 1
-    assert cluster.health.failures == {node.registration.http_address: 1}
+    assert cluster.health.failures == {node.address: 1}
     assert not cluster.health.retries
     assert not cluster.health.has_failures  # a breaker would be of no use
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
+from discovery.node import Node
 from discovery.registration import Registration, Role, State
-from discovery.registry import Node
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from api.generator import PooledEvent
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from engine.request import PoolingRequest, RequestId
 from proxy.errors import Cause, NodeFailed
 from proxy.pooling import PoolingPipeline
@@ -132,7 +133,7 @@ class Silent:
         self.asked.append(node.node_id)
         if len(self.asked) > 1:
             return [PooledEvent(b"1234", 1) for _ in requests]
-        self.registry.remove(node.registration.http_address)
+        self.registry.remove(node.address)
         try:
             never: asyncio.Future[Sequence[PooledEvent]] = asyncio.Future()
             return await never

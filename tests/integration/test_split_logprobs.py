@@ -17,8 +17,8 @@ from api.generator import (
     TicketEvent,
     TokenEvent,
 )
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket
 from proxy.attempt.relay import Relay

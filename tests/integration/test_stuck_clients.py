@@ -11,8 +11,8 @@ from api.door.limiter import ConnectionLimiter
 from api.generated import encode_event
 from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.routes import openai_routes
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import Request, RequestId
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.connection_pool import ConnectionPool, open_connections

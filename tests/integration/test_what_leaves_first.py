@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from api.generator import Event, Leg, TokenEvent
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.routing.planner import Planner
 from tests.fakes.cluster import Cluster

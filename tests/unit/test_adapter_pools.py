@@ -7,8 +7,8 @@ import pytest
 from api.errors import ModelNotFound
 from api.models import find_model, list_models
 from deploy.status import ModelStatus, _adapters
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from proxy.admin.status import cluster_status, served_models
 from proxy.models.catalogue import ModelSettings
 from proxy.models.model_pools import ConfiguredNames, model_pools

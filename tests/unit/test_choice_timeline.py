@@ -16,8 +16,9 @@ from api.generator import (
     TicketEvent,
     TokenEvent,
 )
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from engine.request import FinishReason, PoolingRequest, Request, RequestId
 from kv_transfer.ticket import KvTicket
 from proxy.errors import NodeFailed

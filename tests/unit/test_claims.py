@@ -14,8 +14,8 @@ from api.generator import (
     StageEvent,
     TokenEvent,
 )
+from discovery.node import Node
 from discovery.registration import Load, Registration, Role
-from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId
 from proxy.errors import NodeFailed
 from proxy.routing.building import build_planner

@@ -10,8 +10,8 @@ import pytest
 
 from api.generate import decode_call
 from api.generator import WHOLE, EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
 from proxy.errors import Cause, NodeFailed, ProxyExhausted

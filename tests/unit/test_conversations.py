@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from proxy.routing.conversations import CacheLocation, Conversations, cache_at
 from proxy.routing.prefix_hashes import STRIDE, PrefixHashes, hash_prefixes
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from api.generator import StageEvent, TokenEvent
+from discovery.node import Node
 from discovery.registration import Registration, Role, State
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import BreakerState
 from proxy.health.health import MOST_KNOWN, Health

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from api.generator import WHOLE, Leg, TicketEvent, TokenEvent
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
 from proxy.attempt.legs import LegItem, Legs

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from api.generator import EndEvent, Event, StageEvent, Tap, TokenEvent
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from proxy.attempt.legs import LegItem, Legs
 
 PATIENCE_S = 10

@@ -13,8 +13,8 @@ from api.generator import Leg
 from api.routes import openai_routes
 from api.served import ServedModel
 from api.version import own_version
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.errors import GrammarCheckBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request, RequestId, Sampling

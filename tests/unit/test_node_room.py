@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from api.generator import TokenEvent
+from discovery.node import Node
 from discovery.registration import Role
-from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.admission.limits import LoadLimit
 from proxy.config import Policy

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from discovery.node import Node
 from discovery.registration import Layout, Registration, Role
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from kv_transfer.layout import KvLayout
 from proxy.routing.layouts import layout_difference
 from tests.fakes.sharded import layout

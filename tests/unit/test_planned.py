@@ -7,8 +7,8 @@ import pytest
 from bench.routing.__main__ import cell
 from bench.routing.simulation import Simulation
 from bench.routing.traces import Chats
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.routing.claims import PromptWork, WorkTiming
 from proxy.routing.costs import Costs, of_work

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from api.generator import TokenEvent
+from discovery.node import Node
 from discovery.registration import Load, Registration, Role
-from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.config import LocalPrefill, Policy, ProxyConfig
 from proxy.routing.building import build_planner

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
+from discovery.node import Node
 from discovery.registration import Registration, Role, State
-from discovery.registry import Node, Registry
+from discovery.registry import Registry
 from proxy.health.health import Health
 from proxy.models.model_pools import (
     ConfiguredNames,

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from api.generator import EndEvent, PromptEvent, TokenEvent
+from discovery.node import Node
 from discovery.registration import Load, Registration, Role
-from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.errors import NodeFailed
 from proxy.routing.claims import Claims, PromptSize

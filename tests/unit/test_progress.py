@@ -1,8 +1,8 @@
 """What counts of the attempts before: who failed them, and what the client has already."""
 
 from api.generator import PromptEvent, TokenEvent
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import Logprob, Request, RequestId, Sampling
 from proxy.attempt.progress import Progress
 from proxy.errors import Cause, NodeFailed

@@ -13,8 +13,8 @@ from api.generator import (
     TicketEvent,
     TokenEvent,
 )
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from kv_transfer.ticket import KvTicket
 from proxy.attempt.legs import LegEvent
 from proxy.attempt.relay import Relay

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.config import Policy
 from proxy.routing.building import build_planner

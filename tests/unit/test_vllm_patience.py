@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from api.generator import WHOLE, Leg
+from discovery.node import Node
 from discovery.registration import Registration, Role
-from discovery.registry import Node
 from engine.request import PoolingRequest, Request, RequestId
 from proxy.errors import Cause, NodeFailed
 from proxy.nodes.client import POOLING_S, HttpNodeClient
