@@ -2,7 +2,8 @@
 
 A prompt that waits for its turn has an offer at its prefill node, and one that waits for room
 at a decode node is held there. Both are looked after at every turn of the transfer thread,
-which shares the interpreter with the engine; the scheduler looks at its queue at every step.
+which shares the interpreter with the engine; a decode node looks for room at every step, and
+so does the scheduler in its queue.
 None of that should take longer because more of them wait, when nothing is due for them. No
 sockets, no model.
 """
@@ -11,14 +12,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
+from api.generator import Leg
+from decode_node.worker import DecodeWorker
+from engine.api import Engine
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.chunk import SampledTokens
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
-from kv_transfer.api import Sealed
+from kv_transfer.api import KvSink, Sealed
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
@@ -39,7 +45,8 @@ def main() -> None:
         offers, pulls, steps = offers_us(count), pulls_us(count), schedule_us(count)
         sys.stdout.write(
             f"{count:5} wait: {offers:.0f} us a turn for their offers, {pulls:.0f} us for held "
-            f"tickets, {steps:.0f} us a step of {SEATS} for the schedule\n"
+            f"tickets; {no_room_us(count):.0f} us a step for jobs without room, {steps:.0f} us "
+            f"for the schedule of {SEATS}\n"
         )
         sys.stdout.flush()
 
@@ -73,6 +80,22 @@ def pulls_us(count: int) -> float:
     return _median_us(lambda: book.tick(0))
 
 
+def no_room_us(count: int) -> float:
+    """Median microseconds of a decode node's look for room that `count` jobs do not find."""
+    full = SimpleNamespace(
+        info=SimpleNamespace(prefix_cache=False, block_size=BLOCK),
+        load=SimpleNamespace(running=SEATS),
+        reserve=lambda _: None,
+    )
+    sink = SimpleNamespace(poll=lambda: (), hold=lambda _: None)
+    worker = DecodeWorker(cast("Engine", full), cast("KvSink", sink), lambda: 0.0)
+    for number in range(count):
+        ticket = KvTicket(str(number), "engine", "h", 1, HELLO.fingerprint)
+        request = Request(RequestId(str(number)), (1,) * PROMPT)
+        worker.submit(request, Leg(ticket=ticket, elsewhere=True), 0.0)
+    return _median_us(worker.collect)
+
+
 def schedule_us(count: int) -> float:
     """Median microseconds of `schedule` and `commit` of SEATS decodes while `count` wait."""
     room = SequenceManager(KvManager(SEATS * SEATS, BLOCK), Limits(256, SEATS))
@@ -91,7 +114,7 @@ def schedule_us(count: int) -> float:
     return _median_us(step)
 
 
-def _median_us(turn: Callable[[], None]) -> float:
+def _median_us(turn: Callable[[], object]) -> float:
     times = list[float]()
     for _ in range(TURNS):
         began = time.perf_counter()

@@ -1,7 +1,7 @@
 """The measurements run, and measure what they say."""
 
 from bench.books import BLOCKS, books_us, load
-from bench.waiting import offers_us, pulls_us, schedule_us
+from bench.waiting import no_room_us, offers_us, pulls_us, schedule_us
 from engine.scheduling.watermark import Watermark
 
 
@@ -21,4 +21,4 @@ def test_books_cost_something() -> None:
 
 
 def test_what_waits_costs_something() -> None:
-    assert min(offers_us(2), pulls_us(2), schedule_us(2)) > 0
+    assert min(offers_us(2), pulls_us(2), no_room_us(2), schedule_us(2)) > 0
