@@ -146,7 +146,7 @@ class TierBook:
             self._read(job.key, ok=ok)
 
     def lose_disk(self) -> None:
-        """The disk is broken or full: stop reading and writing."""
+        """The disk is broken: stop reading and writing."""
         self.disk = None
         for owner in list(self._fetches):
             self.stop_waiting(owner)
@@ -169,7 +169,8 @@ class TierBook:
         tiers = [TierLoad("cpu", block_bytes, len(self.host), *counts)]
         if self._had_disk:
             held = 0 if self.disk is None else len(self.disk)
-            counts, on = (disk.stored, disk.loaded, disk.misses), self.disk is not None
+            counts = disk.stored, disk.loaded, disk.misses
+            on = self.disk is not None and self.disk.has_places
             tiers.append(TierLoad("disk", block_bytes, held, *counts, on))
         return tuple(tiers)
 

@@ -9,7 +9,8 @@ class DiskBook:
 
     `known` are the keys and places of an earlier run, the least recently used first. Reads are
     carried out before writes, so a place may be given to another key while a read of its
-    previous key is still queued.
+    previous key is still queued. A disk that is full keeps the places that it has by then, and
+    loses those that could not be written.
     """
 
     def __init__(self, places: int, known: Iterable[tuple[bytes, int]] = ()) -> None:
@@ -19,12 +20,18 @@ class DiskBook:
         self._freed = [place for place in range(max(taken, default=-1)) if place not in taken]
         self._next = max(taken, default=-1) + 1
         self._writing: dict[bytes, int] = {}
+        self._lost: set[int] = set()
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._place_of
 
     def __len__(self) -> int:
         return len(self._place_of)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether anything can be kept."""
+        return self.places > len(self._lost)
 
     def find(self, key: bytes) -> int | None:
         """A key's place, or None; marks it as just used."""
@@ -53,8 +60,9 @@ class DiskBook:
         self._place_of[key] = self._writing.pop(key)
 
     def failed(self, key: bytes) -> None:
-        """The key could not be written."""
-        self._freed.append(self._writing.pop(key))
+        """The key could not be written, as the disk is full: nor can its place, or new ones."""
+        self._lost.add(self._writing.pop(key))
+        self.places = min(self.places, self._next)
 
     def forget(self, key: bytes) -> None:
         """The key could not be read: drop it."""
@@ -63,6 +71,7 @@ class DiskBook:
 
     def check(self) -> None:
         """Raise if the bookkeeping is inconsistent. Slow, for tests."""
-        places = [*self._freed, *self._place_of.values(), *self._writing.values()]
+        kept = *self._place_of.values(), *self._writing.values()
+        places = [*self._freed, *self._lost, *kept]
         assert sorted(places) == list(range(self._next)), "a place is lost, or has two keys"
         assert self._next <= self.places, "more is kept than may be"

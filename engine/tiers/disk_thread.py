@@ -4,18 +4,21 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from errno import EDQUOT, EFBIG, ENOSPC
 
 from engine.tiers.host_memory import CopyEvent, HostMemory
 from engine.tiers.moves import DiskJob, DiskOperation
 from engine.tiers.slab import Slab
 
+FULL = ENOSPC, EDQUOT, EFBIG
 log = logging.getLogger(__name__)
 
 
 class DiskThread:
     """Owns a slab. Does one job at a time, reads before writes, each kind in its order.
 
-    After the first error nothing is read or written any more, and every job fails.
+    A write for which the disk has no room fails, and nothing else does. After any other error
+    nothing is read or written any more, and every job fails.
     """
 
     def __init__(self, slab: Slab, host: HostMemory) -> None:
@@ -25,7 +28,7 @@ class DiskThread:
         self._finished: deque[tuple[DiskJob, bool]] = deque()
         self._work = threading.Condition()
         self._ends = False
-        self._broken = False
+        self._broken = self._full = False
         self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
         self._thread.start()
 
@@ -77,8 +80,20 @@ class DiskThread:
         slot = self._slots[job.slot].data
         if job.operation is DiskOperation.READ:
             return self._slab.read(job.key, job.place, slot)
-        self._slab.write(job.key, job.place, slot)
+        try:
+            self._slab.write(job.key, job.place, slot)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._note_full(error)
+            return False
         return True
+
+    def _note_full(self, error: OSError) -> None:
+        if not self._full:
+            folder = self._slab.folder
+            log.warning("the KV tier on disk does not grow any more: %s: %s", folder, error)
+        self._full = True
 
     def _queued(self) -> Iterator[tuple[DiskJob, CopyEvent]]:
         while True:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from errno import EIO
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -112,14 +113,36 @@ def test_what_was_read_is_in_the_slot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [3 * STRIDE, 2 * STRIDE + 100])
-def test_a_full_disk_ends_the_tier_with_one_line(
+def test_a_full_disk_keeps_what_it_has_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, most: int
 ) -> None:
     disk = DiskThread(slab(tmp_path), host())
-    with files_may_grow_to(most), caplog.at_level(logging.ERROR):
+    with files_may_grow_to(most), caplog.at_level(logging.WARNING):
         disk.submit([job(DiskOperation.WRITE, n, 0) for n in range(6)], DONE)
         whole = most // STRIDE
         assert [ok for _, ok in results(disk, 6)] == [True] * whole + [False] * (6 - whole)
+        disk.submit([job(DiskOperation.WRITE, 0, 2), job(DiskOperation.READ, 1, 1)], DONE)
+        assert [ok for _, ok in results(disk, 2)] == [True, True]
+    assert not disk.broken
+    assert [one.getMessage().partition(":")[0] for one in caplog.records] == [
+        "the KV tier on disk does not grow any more"
+    ]
+    disk.close()
+
+
+def test_another_error_ends_the_tier_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = slab(tmp_path)
+    disk = DiskThread(files, host())
+
+    def fail(*_: object) -> None:
+        raise OSError(EIO, "a bad sector")
+
+    monkeypatch.setattr(files, "write", fail)
+    with caplog.at_level(logging.WARNING):
+        disk.submit([job(DiskOperation.WRITE, n, 0) for n in range(3)], DONE)
+        assert [ok for _, ok in results(disk, 3)] == [False] * 3
     assert disk.broken
     assert len(caplog.records) == 1
     disk.submit([job(DiskOperation.READ, 0, 1)], DONE)
@@ -179,11 +202,29 @@ def play_patiently(engine: FakeEngine, happens: list[Arrival | str]) -> None:
     play(engine, happens)
 
 
-def test_a_disk_that_fills_up_harms_no_request(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_harms_no_request_and_keeps_what_fits(tmp_path: Path) -> None:
     engine = engine_for({"chunk": 8, "seats": 4, "block_size": 2}, spare=1)
-    tiers = over_disk(tmp_path, engine)
+    tiers = over_disk(tmp_path, engine, slots=4)
     with files_may_grow_to(5 * PAGE):
         play_patiently(engine, arrivals(1))
-        tiers.close()
-        tiers.collect_finished_jobs()
-    assert not tiers.book.load[1].on
+        deadline = time.monotonic() + 10
+        while tiers.book._writing:
+            assert time.monotonic() < deadline
+            tiers.collect_finished_jobs()
+    on_disk = tiers.book.load[1]
+    assert on_disk.on
+    assert 0 < on_disk.blocks <= 5 < on_disk.stored
+    tiers.book.check()
+    tiers.close()
+
+
+def test_a_disk_without_room_for_anything_is_off() -> None:
+    disk = DiskBook(3)
+    assert disk.begin(b"one") == 0
+    assert disk.begin(b"two") == 1
+    disk.failed(b"one")
+    assert disk.has_places  # the other may still be written
+    disk.failed(b"two")
+    assert not disk.has_places
+    assert disk.begin(b"three") is None
+    disk.check()
