@@ -150,7 +150,8 @@ class _Node:
     def _metrics(self) -> NodeMetrics:
         """They count what the engine reports; its cache events are published."""
         metrics, config = NodeMetrics(), self.config
-        facts = self.engine.ready.kv_layout, config.enable_prefix_caching
+        ready = self.engine.ready
+        facts = ready.kv_layout, config.enable_prefix_caching, ready.adapters
         metrics.registry.register(VllmMetrics(metrics, config.served_names[0], *facts))
 
         def record(outputs: EngineOutputs) -> None:

@@ -1,10 +1,11 @@
 """Some of a node's metrics again, under vLLM's names.
 
 Routers that choose among vLLM's nodes read the gauges: llm-d's and others of the Gateway API's
-inference extension, and smg. Each metric has the labels `model_name` and `engine`.
+inference extension, and smg. All but one have the labels `model_name` and `engine`.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import Counter
@@ -26,6 +27,8 @@ class VllmMetrics(Collector):
     model: str
     layout: KvLayout
     prefix_cache: bool
+    adapters: Sequence[str] = ()
+    clock: Callable[[], float] = time.time
 
     def collect(self) -> Iterator[Metric]:
         """Gauges, counters, and what the KV cache is."""
@@ -40,6 +43,8 @@ class VllmMetrics(Collector):
         yield self._counter("num_preemptions", "Preempted requests.", load.preemptions)
         yield self._endings()
         yield self._cache_config(load.total_blocks)
+        if self.adapters:
+            yield self._adapters()
 
     def _gauge(self, name: str, meaning: str, value: float) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, meaning, labels=["model_name", "engine"])
@@ -74,6 +79,21 @@ class VllmMetrics(Collector):
             PREFIX + "cache_config_info", "The KV cache.", labels=[*said]
         )
         family.add_metric([*said.values()], 1)
+        return family
+
+    def _adapters(self) -> Metric:
+        """Of several samples routers take the latest, so its value is the time. Adapters are
+        loaded with the model: a request of any of them runs without waiting for it.
+        """
+        said = {
+            "max_lora": str(len(self.adapters)),
+            "running_lora_adapters": ",".join(self.adapters),
+            "waiting_lora_adapters": "",
+        }
+        family = GaugeMetricFamily(
+            PREFIX + "lora_requests_info", "The LoRA adapters.", labels=[*said]
+        )
+        family.add_metric([*said.values()], self.clock())
         return family
 
 

@@ -83,5 +83,7 @@ def _samples(registry: CollectorRegistry) -> Iterator[tuple[str, Labels]]:
 def under_vllms_names() -> CollectorRegistry:
     """What a node exports under vLLM's names, and nothing else."""
     layout, registry = KvLayout("bfloat16", 16, 1, (64,)), CollectorRegistry()
-    registry.register(VllmMetrics(NodeMetrics(), "m", layout, prefix_cache=True))
+    registry.register(
+        VllmMetrics(NodeMetrics(), "m", layout, prefix_cache=True, adapters=["a"])
+    )
     return registry

@@ -1,6 +1,6 @@
 """What routers for vLLM's nodes read of ours."""
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from api.generator import PromptEvent, TokenEvent
 from engine.api import EngineLoad
@@ -51,3 +51,14 @@ def test_they_are_the_nodes_own_numbers() -> None:
 
 def test_before_the_first_report_nothing_is_used() -> None:
     assert f"vllm:kv_cache_usage_perc{{{LABELS}}} 0.0" in page()
+
+
+def test_adapters_count_as_running_since_none_has_to_be_loaded() -> None:
+    registry = CollectorRegistry()
+    layout, names = KvLayout("bfloat16", 16, 1, (64,)), ("law", "sql")
+    registry.register(VllmMetrics(NodeMetrics(), "m", layout, True, names, lambda: 7.0))
+    told = (
+        'vllm:lora_requests_info{max_lora="2",running_lora_adapters="law,sql",'
+        'waiting_lora_adapters=""} 7.0'
+    )
+    assert told in generate_latest(registry).decode().splitlines()
