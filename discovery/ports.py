@@ -19,13 +19,14 @@ class PortTaken(OSError):
 
 def passive_address(host: str, port: int, setting: str) -> tuple[int, str]:
     """The family and the address to listen at; raises OSError, with the setting, if a name has
-    none.
+    none. Of a name, its IPv4 address if there is one: nodes come to 127.0.0.1 unless told.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise OSError(f"{setting} {host}: {error.strerror}") from error
-    return found[0][0], str(found[0][4][0])
+    family, *_, address = min(found, key=lambda one: one[0] is not socket.AF_INET)
+    return family, str(address[0])
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import uvloop
@@ -24,7 +24,7 @@ from discovery.errors import DiscoveryError
 from discovery.intake import check_receivable
 from discovery.lifeline import end_with, report_to_starter
 from discovery.logs import start_logging
-from discovery.ports import listening_at
+from discovery.ports import listening_at, passive_address
 from discovery.registration import Registration, Role
 from discovery.signed_calls import CallKey
 from engine.grammars.checking import GrammarChecker
@@ -71,6 +71,8 @@ def run(role: Role, config: NodeConfig) -> None:
 
 async def _serve(role: Role, config: NodeConfig) -> None:
     host = advertised_host(config.host, config.advertise_host, config.proxy)
+    _, address = passive_address(config.host, 0, "--host")
+    config = replace(config, host=address)  # not a name: each part listens at the same one
     port = HTTP_PORTS[role] if config.port is None else config.port
     with _listen(config.host, port) as listening, _kv_events(config, host) as kv_events:
         http_port, node_id = listening.getsockname()[1], uuid4().hex

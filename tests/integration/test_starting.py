@@ -97,6 +97,13 @@ def test_a_host_of_the_proxy_that_has_no_address(flag: str) -> None:
     assert ran.stderr.startswith(f"the proxy ends: {flag} nobody.invalid: ")
 
 
+def test_a_host_of_a_node_that_has_no_address() -> None:
+    ports = "--port", "0", "--kv-port", "0"
+    ran = pdserve("decode", "--model", "none", *ports, "--host", "nobody.invalid")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("the decode node ends: --host nobody.invalid: ")
+
+
 @pytest.mark.parametrize("flag", ["--api-key-file", "--ssl-certfile"])
 def test_a_file_of_the_proxy_that_is_nowhere(flag: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
