@@ -172,12 +172,21 @@ def _bind(door: "zmq.Socket[Any]", endpoint: str) -> str:
 
 
 def _connect(door: "zmq.Socket[Any]", endpoint: str) -> str:
-    door.setsockopt(zmq.IPV6, "[" in endpoint)
+    door.setsockopt(zmq.IPV6, _is_ipv6(endpoint))
     try:
         door.connect(endpoint)
     except zmq.ZMQError as error:
         raise OSError(f"{FLAG}: {endpoint} cannot be connected to: {error}") from error
     return endpoint
+
+
+def _is_ipv6(endpoint: str) -> bool:
+    """Also of a name without an IPv4 address; ZMQ looks for one only, unless told."""
+    host, *_ = endpoint.removeprefix(TCP).rpartition(":")
+    with suppress(OSError, ValueError):  # a name that is known later, or never
+        found = socket.getaddrinfo(host.strip("[]"), None)
+        return all(family is socket.AF_INET6 for family, *_ in found)
+    return False
 
 
 def _is_served(path: str) -> bool:

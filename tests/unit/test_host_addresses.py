@@ -3,9 +3,13 @@
 import socket
 
 import pytest
+import zmq
 
 from discovery.ports import passive_address
 from node.addresses import UnreachableAddress, advertised_host
+from node.kv_events.encoding import EventEncoder
+from node.kv_events.publisher import KvEventPublisher
+from node.kv_events.settings import KvEventsConfig
 
 IPV4, IPV6 = socket.AF_INET, socket.AF_INET6
 NAMES = {"both": ("::1", "127.0.0.1"), "six": ("::1",), "four": ("127.0.0.1",)}
@@ -16,7 +20,7 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system puts IPv6 first."""
     known = socket.getaddrinfo
 
-    def look_up(host: str, port: int, **wanted: int) -> list[object]:
+    def look_up(host: str, port: int | None, **wanted: int) -> list[object]:
         return [one for name in NAMES.get(host, (host,)) for one in known(name, port, **wanted)]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
@@ -58,3 +62,16 @@ def test_a_proxy_elsewhere_by_the_other_family_only_is_a_refusal() -> None:
     with pytest.raises(UnreachableAddress, match=r"--host :: does not listen at .+: set"):
         advertised_host("::", None, ["192.0.2.1:30001"])
     assert advertised_host("::", "node-7", ["192.0.2.1:30001"]) == "node-7"
+
+
+@pytest.mark.parametrize(
+    ("name", "ipv6"),
+    [("six", 1), ("[fe80:0:0:0:0:0:0:1]", 1), ("both", 0), ("nobody.invalid", 0)],
+)
+def test_kv_events_go_to_a_name_without_an_ipv4_address(name: str, ipv6: int) -> None:
+    config = KvEventsConfig(enable_kv_cache_events=True, endpoint=f"tcp://{name}:5557")
+    publisher = KvEventPublisher.open(config, EventEncoder(16), "127.0.0.1", "127.0.0.1")
+    try:
+        assert publisher._publisher.getsockopt(zmq.IPV6) == ipv6
+    finally:
+        publisher.close()
