@@ -3,16 +3,18 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import aiohttp
+from aiohttp.http_exceptions import LineTooLong
 
 from bench.answers import Answer, WrongAnswer, payload, read_answer, shortened
 
 PATH = "v1/completions"
 OK = 200
+LONGEST_LINE = 8 << 20  # bytes; vLLM's first event repeats the prompt's tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,11 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which a `share` of `values` lies."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    """The value below which a `share` of `values` lies; between two of them, a part of both."""
+    ordered, place = sorted(values), share * (len(values) - 1)
+    below = int(place)
+    above = min(below + 1, len(values) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 async def run_load(url: str, model: str, work: Workload, key: str | None = None) -> Outcome:
@@ -75,7 +80,7 @@ async def run_load(url: str, model: str, work: Workload, key: str | None = None)
         headers["Authorization"] = f"Bearer {key}"
     line = aiohttp.TCPConnector(limit=0)  # aiohttp's default is 100 connections
     async with aiohttp.ClientSession(
-        url, connector=line, timeout=timeout, headers=headers
+        url, connector=line, timeout=timeout, headers=headers, read_bufsize=LONGEST_LINE // 2
     ) as session:
         client = _Client(session, model, work, outcome)
         since = time.perf_counter()
@@ -114,7 +119,7 @@ class _Client:
             if answer.status != OK:
                 text = await answer.text(errors="replace")
                 raise WrongAnswer(shortened(f"status {answer.status}: {text}"))
-            async for line in answer.content:
+            async for line in _lines(answer.content):
                 if (data := payload(line)) is not None:
                     frames.append((time.perf_counter(), data))
         self._book(before, read_answer(frames, self.work.output_tokens))
@@ -123,3 +128,14 @@ class _Client:
         for stage, seconds in answer.stages:
             self.outcome.stages.setdefault(stage, []).append(seconds)
         self.outcome.add(before, answer.times)
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            line = await content.readline()
+        except LineTooLong as error:
+            raise WrongAnswer(f"a line of over {LONGEST_LINE} bytes") from error
+        if not line:
+            return
+        yield line

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from quart import Quart
 
+from bench.answers import WrongAnswer
 from bench.config import BenchConfig, base_url
-from bench.load import Outcome, Workload, run_load
+from bench.load import LONGEST_LINE, Outcome, Workload, percentile, run_load
 from tests.fakes.serving import serving
 
 
@@ -83,3 +84,35 @@ async def test_as_many_requests_are_in_flight_as_asked_for() -> None:
         work = Workload(requests=crowd, concurrency=crowd, output_tokens=1)
         outcome = await run_load(base_url(address), "m", work)
     assert len(outcome.first_token) == crowd
+
+
+def endpoint(*frames: object) -> Quart:
+    app = Quart("endpoint")
+
+    @app.post("/v1/completions")
+    async def completions() -> str:
+        return "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames)
+
+    return app
+
+
+async def test_an_event_may_be_as_long_as_a_long_prompt() -> None:
+    """vLLM's first one has `prompt_token_ids`."""
+    first = {"choices": [{"prompt_token_ids": [10_000] * 200_000}]}
+    async with serving(endpoint(first, {"usage": {"completion_tokens": 1}})) as address:
+        work = Workload(requests=1, output_tokens=1)
+        assert (await run_load(base_url(address), "m", work)).first_token
+
+
+async def test_a_line_without_an_end_is_no_answer() -> None:
+    async with serving(endpoint("x" * LONGEST_LINE)) as address:
+        with pytest.raises(ExceptionGroup) as raised:
+            await run_load(base_url(address), "m", Workload(requests=1))
+    assert raised.group_contains(WrongAnswer, match="a line of over 8388608 bytes")
+
+
+def test_a_percentile_lies_between_two_values() -> None:
+    assert percentile([3.0], 0.99) == 3.0
+    assert percentile([4.0, 2.0], 0.5) == 3.0
+    assert percentile([1.0, 2.0, 9.0], 0.5) == 2.0
+    assert percentile([float(each) for each in range(101)], 0.99) == 99.0
