@@ -1,6 +1,8 @@
-"""The command's first lines: Ctrl-C while its code is still loaded ends it without a word."""
+"""The command's first lines: Ctrl-C before it runs ends it without a word."""
 
 import signal
+
+INTERRUPTED = 130  # cyclopts' status for a command that was running
 
 
 def main(*command: str) -> None:
@@ -12,4 +14,7 @@ def main(*command: str) -> None:
 
     if ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    run(*command)
+    try:
+        run(*command)
+    except KeyboardInterrupt:  # its settings were still read
+        raise SystemExit(INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command still loads its code ends it without a traceback."""
+"""Ctrl-C before the command runs ends it without a traceback."""
 
 import signal
 import subprocess
@@ -13,6 +13,10 @@ class Interrupting:
         if name == "cyclopts":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
+"""
+READING = """
+import os, signal, cyclopts
+cyclopts.App.__call__ = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
 """
 IGNORING = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 RUN = """
@@ -35,6 +39,11 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_ctrl_c_during_imports_ends_it_without_a_word() -> None:
     ran = python(INTERRUPTED + RUN)
     assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_ctrl_c_while_settings_are_read_ends_it_without_a_word() -> None:
+    ran = python(READING + RUN)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
 
 
 def test_the_command_itself_hears_ctrl_c_as_before() -> None:
