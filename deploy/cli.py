@@ -122,6 +122,8 @@ def parse(
         files = [_tables(file)] if file else []
         app.config = [FROM_VARIABLES, *files, _must_be_whole]
         command, bound, _ = app.parse_args(tokens)
+        for settings in bound.arguments.values():
+            _must_be_utf8(settings)
     except (ValueError, OSError) as error:  # the settings' own errors, and the file's
         app.error_console.print(CycloptsPanel(error))
         raise SystemExit(USAGE_ERROR) from error
@@ -166,8 +168,19 @@ def _must_be_keys(variables: Iterable[str]) -> None:
         value = os.environ.get(name, "unset")
         if not value.strip():
             raise ValueError(f"{name} is set, but empty")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
+        if _is_of_any_bytes(value):
             raise ValueError(f"{name} is no UTF-8")
+
+
+def _must_be_utf8(settings: object) -> None:
+    """Raises ValueError for a key given by a flag, as for one given by a variable."""
+    for name in KEYS:
+        if _is_of_any_bytes("".join(getattr(settings, name.lower(), None) or ())):
+            raise ValueError(f"--{name.lower().replace('_', '-')} is no UTF-8")
+
+
+def _is_of_any_bytes(value: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _tables(path: Path) -> Toml:

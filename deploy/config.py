@@ -52,7 +52,7 @@ class UpConfig(ServingOptions, ProxyOptions):
         """Refuse inconsistent settings."""
         ServingOptions.__post_init__(self)
         ProxyOptions.__post_init__(self)
-        self.refuse_ambiguous_adapters(self.served_names)
+        self.check_names(self.served_names)
         at_least(0, "prefill", self.prefill)
         at_least(0, "decode", self.decode)
         if not self.prefill + self.decode:

@@ -16,6 +16,7 @@ from node.kv_events.settings import read_kv_events_config
 
 HTTP_PORTS = {Role.PREFILL: 8100, Role.DECODE: 8200}
 KV_PORTS = {Role.PREFILL: 21001, Role.DECODE: 22001}
+GIB = 1 << 30
 _CHOSEN_IF_NONE = (
     "threads",
     "max_model_len",
@@ -128,8 +129,14 @@ class ServingOptions:
         """Whether anybody is told what happens to the prefix cache; raises ValueError."""
         return read_kv_events_config(self.kv_events_config).on
 
-    def refuse_ambiguous_adapters(self, names: tuple[str, ...]) -> None:
-        """Raises ValueError if an adapter is called as one of the model's `names`."""
+    def check_names(self, names: tuple[str, ...]) -> None:
+        """Raises ValueError for one of the model's `names` that no proxy would take, or that
+        is an adapter's as well.
+        """
+        for name in names:
+            if not is_plain_name(name):
+                told = f"{name!r} is too long for a model's name, or not printable"
+                raise ValueError(f"{told}: set another --served-model-name")
         for module in read_lora_modules(self.lora_modules):
             if module.name in names:
                 raise ValueError(f"{LORA_FLAG}: {module.name} is the name of the model itself")
@@ -137,7 +144,7 @@ class ServingOptions:
     def _check_tiers(self) -> None:
         for name in ("kv_offloading_size", "kv_disk_size"):
             size = getattr(self, name)
-            if size is not None and not 0 < size < math.inf:
+            if size is not None and not 0 < size * GIB < math.inf:
                 flag = "--" + name.replace("_", "-")
                 raise ValueError(f"{flag} {size} has to be more than 0, and finite")
 
@@ -171,7 +178,7 @@ class NodeConfig(ServingOptions):
     def __post_init__(self) -> None:
         """Refuse invalid ports and addresses."""
         ServingOptions.__post_init__(self)
-        self.refuse_ambiguous_adapters(self.served_names)
+        self.check_names(self.served_names)
         for name in ("port", "kv_port"):
             is_port(name, getattr(self, name) or 0)
         if self.advertise_host is not None:

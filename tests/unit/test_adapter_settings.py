@@ -98,3 +98,13 @@ def test_who_types_it_hears_it_in_one_line(capsys: pytest.CaptureFixture[str]) -
         node(LORA_FLAG, "m=/a")
     assert ended.value.code == 2
     assert "m is the name of the model itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a" * 513])
+@pytest.mark.parametrize("command", ["up", "decode"])
+def test_a_name_of_the_model_that_no_proxy_takes_is_refused_before_it_is_loaded(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse([command, "--model", "m", "--served-model-name", name])
+    assert "too long for a model's name, or not printable" in capsys.readouterr().err

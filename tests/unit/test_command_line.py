@@ -238,6 +238,18 @@ def test_a_key_of_any_bytes_is_refused_and_not_shown(
     assert "secret" not in told
 
 
+@pytest.mark.parametrize("flag", ["--api-key", "--admin-api-key", "--cluster-key"])
+def test_a_key_of_any_bytes_is_refused_by_its_flag(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("up", "proxy"):
+        with pytest.raises(SystemExit, match="2"):
+            parse([command, flag, os.fsdecode(b"\xffsecret")])
+        told = capsys.readouterr().err
+        assert f"{flag} is no UTF-8" in told
+        assert "secret" not in told
+
+
 def test_a_process_may_have_as_many_connections_as_the_system_allows() -> None:
     subprocess.run([sys.executable, "-c", FEW_FILES], cwd=ROOT, check=True, timeout=60)
 

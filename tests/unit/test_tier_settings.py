@@ -12,7 +12,7 @@ from node.metrics import NodeMetrics
 TIERS = (TierLoad("cpu", 100, 3, 7, 5, 2), TierLoad("disk", 100, 0, 4, 1, 2, on=False))
 
 
-@pytest.mark.parametrize("size", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("size", [0.0, -1.0, 1e308, math.inf, math.nan])
 @pytest.mark.parametrize("name", ["kv_offloading_size", "kv_disk_size"])
 def test_a_size_that_is_none_is_refused_by_its_flag(name: str, size: float) -> None:
     with pytest.raises(ValueError, match="--" + name.replace("_", "-")):
