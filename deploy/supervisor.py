@@ -56,7 +56,7 @@ class SupervisedProcess:
             ended = await self._run_once()
             if self.stopping.is_set():
                 return
-            if not self.ready.done():
+            if not self._was_ready:
                 why = f": {self.last_line}" if self.last_line else ""
                 raise ProcessFailed(f"{self.name} {ended}{why}")
             pause = FIRST_PAUSE_S if clock() - since > PROVEN_S else pause
@@ -68,7 +68,12 @@ class SupervisedProcess:
     @property
     def facts(self) -> Facts | None:
         """What it reported when it became ready, if it has."""
-        return self.ready.result() if self.ready.done() else None
+        return self.ready.result() if self._was_ready else None
+
+    @property
+    def _was_ready(self) -> bool:
+        """Who waited for it may have given up, and so have cancelled `ready`."""
+        return self.ready.done() and not self.ready.cancelled()
 
     def kill(self) -> None:
         """Kill it at once."""
@@ -79,7 +84,7 @@ class SupervisedProcess:
     def reread(self) -> None:
         """Have it reload its files; one that was never ready has just read them."""
         running = self.process is not None and self.process.returncode is None
-        if self.process is not None and running and self.ready.done():
+        if self.process is not None and running and self._was_ready:
             self.process.send_signal(signal.SIGHUP)
 
     async def stop(self) -> None:

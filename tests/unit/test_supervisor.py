@@ -194,6 +194,14 @@ async def test_what_dies_before_is_a_failure() -> None:
         await one.run()
 
 
+async def test_what_nobody_waits_for_any_more_is_not_started_again() -> None:
+    one = child("raise SystemExit(3)", Screen())
+    one.ready.cancel()  # as the rest of a cluster is given up once one process has failed
+    with pytest.raises(ProcessFailed, match="one ended with status 3"):
+        await asyncio.wait_for(one.run(), PATIENCE_S)
+    assert one.facts is None
+
+
 async def test_a_failure_has_its_reason() -> None:
     one = child("print('first', flush=True); raise SystemExit('no such model')", Screen())
     with pytest.raises(ProcessFailed, match=r"^one ended with status 1: no such model$"):
