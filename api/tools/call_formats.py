@@ -1,7 +1,7 @@
 """Parts of structural tags, from which dialects build the grammars of their tool calls. Pure.
 
-The parts are texts, markers that may be special tokens, and arguments: as JSON, or as texts
-between markers.
+The parts are texts, markers that may be special tokens, and arguments as JSON; arguments as
+texts between markers are in api/tools/text_arguments.py.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,11 +11,8 @@ from typing import Any
 import msgspec
 
 from api.tools.functions import INPUT, InputSchema
-from api.tools.parsing.json_types import accepted_types, resolve_reference
-from api.tools.parsing.listed_values import Values, listed_values
 from api.wire import WireError
 from engine.grammars.structural_tags import (
-    AnyText,
     ConstString,
     Either,
     Format,
@@ -27,7 +24,6 @@ from engine.grammars.structural_tags import (
     Repeated,
     Sequential,
     Star,
-    Tag,
     Token,
 )
 from engine.request import LONGEST_SOURCE
@@ -39,8 +35,6 @@ FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
 """References outside the definitions, which cannot be resolved for one argument alone."""
 INEXPRESSIBLE = frozenset({"dependentRequired", "dependentSchemas", "propertyNames"})
 BLANKS = r"[ \t\r\n]*"
-ANY_KEY = r'[^<>"\s]+'
-NULL = "null"
 TOO_LONG = f"tools: arguments of a function take a grammar of over {LONGEST_SOURCE} characters"
 
 
@@ -152,7 +146,7 @@ def inexpressible(schema: Schema) -> JsonSchema | None:
     """The schema as JSON, if it says more about an object than which members it has: no grammar
     has such JSON either, so a request is refused as it is where calls are JSON.
     """
-    named, (least, most) = members_of(schema), _numbers_of(schema)
+    named, (least, most) = members_of(schema), numbers_of(schema)
     counted = least > len(required_of(schema)) or 0 <= most < len(named)
     closed = schema.get("additionalProperties") is False
     missing = closed and len(named) > len(properties_of(schema))
@@ -161,7 +155,7 @@ def inexpressible(schema: Schema) -> JsonSchema | None:
     return JsonSchema(dict(schema)) if refused else None
 
 
-def _numbers_of(schema: Schema) -> tuple[int, int]:
+def numbers_of(schema: Schema) -> tuple[int, int]:
     """The least and the greatest number of members; -1: any."""
     least, most = schema.get("minProperties"), schema.get("maxProperties")
     return least if isinstance(least, int) else 0, most if isinstance(most, int) else -1
@@ -202,7 +196,7 @@ def members_format(
     it says. Raises WireError, as `format_each` does.
     """
     if is_open(schema):
-        least, most = _numbers_of(schema)
+        least, most = numbers_of(schema)
         again = Repeated(max(least - 1, 0), max(most - 1, -1), seq(between, anything))
         several = seq(anything, again) if most else seq()
         return several if least else Optional(several)
@@ -220,71 +214,3 @@ def members_format(
 
 def _behind(first: Format, others: Sequence[Format], between: str) -> Format:
     return seq(first, *(Optional(seq(between, one)) for one in others))
-
-
-@dataclass(frozen=True, slots=True)
-class TextArguments:
-    """Arguments as texts between markers: `before` precedes the key, `behind` follows it, and
-    `end` follows the value. `behind_json` replaces `behind` for values that cannot be text, if
-    set. `line` is what parsers drop on both sides of a text; it is not written.
-    """
-
-    before: str
-    behind: str
-    end: str
-    behind_json: str | None = None
-    line: str = ""
-
-    def of(self, schema: Schema) -> Format:
-        """The arguments that the schema names, in its order, or any arguments if the schema is
-        open. Raises WireError, as `format_each` does.
-        """
-        plain = resolve_reference(schema, schema)
-        if (refused := inexpressible(plain)) is not None:
-            return refused
-        if is_open(plain):
-            return Repeated(
-                *_numbers_of(plain), seq(self.before, Regex(ANY_KEY), self._anything())
-            )
-        named, needed = members_of(plain), required_of(plain)
-        written = format_each(named, lambda key, one: self._one(key, one, schema))
-        ways = (one if key in needed else Optional(one) for key, one in written.items())
-        return seq(*ways)
-
-    def _anything(self) -> Format:
-        """The value of a key that no schema names."""
-        text = Tag(self.behind, AnyText(), self.end)
-        if self.behind_json is None:
-            return text
-        return Either((text, Tag(self.behind_json, JsonSchema(json_schema=True), self.end)))
-
-    def _one(self, key: str, schema: object, root: Schema) -> Format:
-        if (text := input_as_text(root)) is not None:
-            begin = f"{self.before}{key}{self.behind}{self.line}"
-            return Tag(begin, text, f"{self.line}{self.end}")
-        begin, types = f"{self.before}{key}", accepted_types(schema, root)
-        if str not in types:
-            behind = self.behind if self.behind_json is None else self.behind_json
-            return Tag(begin + behind, argument_format(schema, root) or AnyText(), self.end)
-        listed = listed_values(schema, root)
-        if self.behind_json is None or type(None) not in types:
-            return Tag(begin + self.behind, self._text(listed), self.end)
-        strings = listed and [one for one in listed if one is not None]
-        null = Tag(begin + self.behind_json, ConstString(NULL), self.end)
-        return Either((Tag(begin + self.behind, self._text(strings), self.end), null))
-
-    def _text(self, listed: Values | None) -> Format:
-        """One of the listed texts, or any; raises WireError if each has the `end` in it."""
-        if not listed:
-            return AnyText()
-        texts = [NULL if one is None else one for one in listed]
-        readable = [one for one in texts if self.end.strip() not in one]
-        if not readable:
-            raise WireError(f"tools: each text of an enum has {self.end.strip()}", "tools")
-        return Either(tuple(ConstString(self._in_lines(one)) for one in readable))
-
-    def _in_lines(self, text: str) -> str:
-        """The text, so that parsers drop nothing of it."""
-        line = self.line
-        edged = line and (text.startswith(line) or text.endswith(line))
-        return f"{line}{text}{line}" if edged else text

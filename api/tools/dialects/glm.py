@@ -18,7 +18,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
-from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
+from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.hermes import ObjectForm
 from api.tools.parsing.json_types import ArgumentTypes
@@ -30,6 +30,7 @@ from api.tools.parsing.steps import (
     skip_space,
 )
 from api.tools.parsing.typed import TypedArguments
+from api.tools.text_arguments import TextArguments
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format
 

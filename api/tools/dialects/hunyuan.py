@@ -12,13 +12,14 @@ says what they mean. All tags have a word of their own.
 from collections.abc import Generator
 from functools import partial
 
-from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
+from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import literal, name_until, skip_space
 from api.tools.parsing.typed import TypedArguments
+from api.tools.text_arguments import TextArguments
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format
 

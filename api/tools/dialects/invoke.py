@@ -26,13 +26,14 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
-from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
+from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, ArgumentTypes, JsonTypes
 from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import TAG, literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
+from api.tools.text_arguments import TextArguments
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format
 

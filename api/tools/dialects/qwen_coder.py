@@ -14,7 +14,7 @@ Seed-OSS has tags of its own around them, and no line breaks around values.
 
 from functools import partial
 
-from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
+from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
@@ -26,6 +26,7 @@ from api.tools.parsing.steps import (
     word_until,
 )
 from api.tools.parsing.typed import TypedArguments
+from api.tools.text_arguments import TextArguments
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format
 
