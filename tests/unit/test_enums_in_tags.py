@@ -58,6 +58,15 @@ def test_an_enum_may_stand_behind_a_reference_or_have_one_text(
     assert argument(name, template, {"const": "red", "type": "string"}) == "red"
 
 
+@pytest.mark.parametrize(("name", "template"), IN_TAGS)
+def test_an_enum_may_be_one_of_all_schemas(name: str, template: str) -> None:
+    reference = {"$ref": "#/$defs/colour"}
+    assert argument(name, template, {"allOf": [reference], "default": "red"}) in COLOUR["enum"]
+    assert argument(name, template, {"allOf": [reference, {"const": "red"}]}) == "red"
+    some = {"enum": ["blue", "green"], "allOf": [{"type": "string"}, reference]}
+    assert argument(name, template, some) == "blue"
+
+
 def test_an_enum_that_nobody_could_read_is_refused() -> None:
     with pytest.raises(WireError, match="each text of an enum has </parameter>"):
         argument("qwen3_coder", "", {"enum": ["</parameter>"]})

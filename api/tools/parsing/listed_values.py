@@ -1,6 +1,6 @@
 """Schemas that list all their values, which are strings or null. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -29,16 +29,29 @@ class _Lists:
     def of(self, schema: object) -> Values | None:
         if not isinstance(schema, Mapping):
             return None
+        lists = [one for one in self._by_keyword(schema) if one is not None]
+        if not lists:
+            return None
+        types = accepted_types(schema, self.root)
+        in_all = [one for one in lists[0] if all(one in other for other in lists)]
+        fitting = [one for one in in_all if type(one) in types]
+        return fitting if fitting and types <= STRING_OR_NULL else None
+
+    def _by_keyword(self, schema: Mapping[str, Any]) -> Iterator[Values | None]:
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         values = [None] if schema.get("type") == "null" else values
         if isinstance(values, list):
-            types = accepted_types(schema, self.root)
-            fitting = [one for one in values if type(one) in types]
-            return fitting if fitting and types <= STRING_OR_NULL else None
+            yield values
         if isinstance(reference := schema.get("$ref"), str):
-            return self._at(schema, reference)
-        ways = schema.get("anyOf", schema.get("oneOf"))
-        found = [self.of(one) for one in ways] if isinstance(ways, list) else []
+            yield self._at(schema, reference)
+        if isinstance(parts := schema.get("allOf"), list):
+            yield from map(self.of, parts)
+        for several in ("anyOf", "oneOf"):
+            if isinstance(ways := schema.get(several), list):
+                yield self._in_any(ways)
+
+    def _in_any(self, ways: Sequence[object]) -> Values | None:
+        found = [self.of(one) for one in ways]
         known = [one for one in found if one is not None]
         return [*dict.fromkeys(chain(*known))] if found and len(known) == len(found) else None
 
