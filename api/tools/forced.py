@@ -1,14 +1,8 @@
 """Parsers of answers that must be calls, in the JSON of the grammar in api/tools/schemas.py."""
 
+from api.tools.parsing.call_objects import call_list, json_arguments
 from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
-from api.tools.parsing.steps import (
-    attempt_call,
-    call_list,
-    json_arguments,
-    offered_only,
-    rest_as_content,
-    skip_space,
-)
+from api.tools.parsing.steps import attempt_call, offered_only, rest_as_content, skip_space
 from api.tools.tool_choice import OfferedFunctions
 
 

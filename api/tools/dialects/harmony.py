@@ -16,8 +16,9 @@ from api.tools.call_formats import (
     tokens,
 )
 from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.call_objects import json_arguments
 from api.tools.parsing.output import NotACall, ParserOutput, Steps, TextSteps
-from api.tools.parsing.steps import calls_after_markers, json_arguments, skip_space
+from api.tools.parsing.steps import calls_after_markers, skip_space
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import (
     AnyText,

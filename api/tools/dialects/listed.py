@@ -20,14 +20,9 @@ from api.tools.call_formats import (
     tokens,
 )
 from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.call_objects import call_list
 from api.tools.parsing.output import Parser, ParserOutput, Steps
-from api.tools.parsing.steps import (
-    any_name,
-    call_list,
-    calls_after_markers,
-    literal,
-    skip_space,
-)
+from api.tools.parsing.steps import any_name, calls_after_markers, literal, skip_space
 from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format, Regex
 

@@ -16,10 +16,10 @@ from api.tools.call_formats import (
     seq,
 )
 from api.tools.dialects.dialect import Dialect, UnmarkedCalls
+from api.tools.parsing.call_objects import call_object
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.steps import (
     attempt_call,
-    call_object,
     content_until,
     offered_only,
     rest_as_content,

@@ -13,13 +13,12 @@ from api.tools.call_formats import (
     tokens,
 )
 from api.tools.dialects.dialect import Dialect, short_id
+from api.tools.parsing.call_objects import call_list, json_arguments
 from api.tools.parsing.output import NotACall, ParserOutput, Steps
 from api.tools.parsing.steps import (
     NAME_LETTERS,
     any_name,
-    call_list,
     calls_after_markers,
-    json_arguments,
     literal,
     skip_space,
 )

@@ -14,12 +14,12 @@ there.
 
 from api.tools.call_formats import CallableTools, json_call_format, seq
 from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.call_objects import call_list
 from api.tools.parsing.output import SPACE, ParserOutput, Steps
 from api.tools.parsing.steps import (
     Accepts,
     any_name,
     attempt_call,
-    call_list,
     content_until,
     literal,
     offered_only,

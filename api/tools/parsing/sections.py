@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from api.tools.parsing.call_objects import NO_ARGUMENTS, json_arguments
 from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
 from api.tools.parsing.steps import (
-    NO_ARGUMENTS,
     attempt_call,
     calls_after_markers,
     content_until,
-    json_arguments,
     literal,
     skip_space,
 )
