@@ -20,7 +20,7 @@ from api.tools.call_formats import (
     tokens,
 )
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.call_objects import call_list
+from api.tools.parsing.call_objects import call_list, call_object
 from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.steps import any_name, calls_after_markers, literal, skip_space
 from api.tools.tool_choice import OfferedFunctions
@@ -41,10 +41,17 @@ def _parser(*opens: str, closes: str = "") -> Parser:
 
 
 def _calls(out: ParserOutput, closes: str) -> Steps:
-    """Parse a list of calls; the closing mark may be missing."""
-    yield from call_list(out, (yield from skip_space()), any_name)
+    """Parse a list of calls; its brackets and the closing mark may be missing."""
+    letter = yield from skip_space()
+    letter = (yield from skip_space()) if letter == "[" else letter
+    yield from call_object(out, letter, any_name)
+    while (letter := (yield from skip_space())) == ",":
+        yield from call_object(out, (yield from skip_space()), any_name)
+    if letter == "]":
+        out.drop_held()
     if closes:
-        yield from literal((yield from skip_space()), closes)
+        letter = (yield from skip_space()) if letter == "]" else letter
+        yield from literal(letter, closes)
         out.drop_held()
 
 

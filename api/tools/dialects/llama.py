@@ -29,6 +29,7 @@ from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format, Regex
 
 TAG = "<|python_tag|>"
+SEPARATORS = ";,"
 
 
 def llama3_json(out: ParserOutput, offered: OfferedFunctions) -> Steps:
@@ -50,7 +51,7 @@ def _calls(out: ParserOutput, offered: OfferedFunctions, *, name_first: bool = F
     while True:
         yield from call_object(out, letter, offered_only(offered), name_first=name_first)
         letter = yield from skip_space()
-        if letter == ";":
+        if letter in SEPARATORS:
             letter = yield from skip_space()
 
 

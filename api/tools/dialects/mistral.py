@@ -14,7 +14,7 @@ from api.tools.call_formats import (
 )
 from api.tools.dialects.dialect import Dialect, short_id
 from api.tools.parsing.call_objects import call_list, json_arguments
-from api.tools.parsing.output import NotACall, ParserOutput, Steps
+from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
 from api.tools.parsing.steps import (
     NAME_LETTERS,
     any_name,
@@ -47,12 +47,14 @@ def _named(out: ParserOutput, letter: str) -> Steps:
     while letter in NAME_LETTERS:
         name += letter
         letter = yield
+    letter = (yield from skip_space()) if letter in SPACE else letter
     if letter == "[":
         letter = yield
         if letter == ID[1]:
             yield from literal(letter, ID[1:])
             while (letter := (yield)) in NAME_LETTERS:
                 pass
+            letter = (yield from skip_space()) if letter in SPACE else letter
             yield from literal(letter, ARGS)
         else:
             yield from literal(letter, ARGS[1:])

@@ -19,6 +19,7 @@ from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
 from api.tools.parsing.steps import (
+    TAG,
     any_name,
     calls_after_markers,
     literal,
@@ -32,7 +33,7 @@ from engine.grammars.structural_tags import Format
 
 TAGS = "<tool_call>", "</tool_call>"
 SEED_TAGS = "<seed:tool_call>", "</seed:tool_call>"
-FUNCTION, PARAMETER = "<function=", "parameter="
+FUNCTION, PARAMETER = "function=", "parameter="
 END_OF_FUNCTION, END_OF_PARAMETER = "/function>", "</parameter>"
 
 
@@ -46,20 +47,31 @@ def _parser(opens: str, closes: str) -> Parser:
 
 
 def _call(out: ParserOutput, types: ArgumentTypes, closes: str) -> Steps:
-    yield from literal((yield from skip_space()), FUNCTION)
+    """Parse what follows the opening tag: functions, mostly one, and the closing tag."""
+    yield from literal((yield from skip_space()), TAG)
+    letter = yield
+    while True:
+        yield from literal(letter, FUNCTION)
+        yield from _function(out, types)
+        yield from literal((yield from skip_space()), TAG)
+        if (letter := (yield)) == closes[1]:
+            break
+    yield from literal(letter, closes[1:])
+    out.drop_held()
+
+
+def _function(out: ParserOutput, types: ArgumentTypes) -> Steps:
     name = yield from word_until(">")
     if not any_name(name):
         raise NotACall
     out.start_call(name)
     yield from _arguments(TypedArguments(out, name, types))
     out.end_call()
-    yield from literal((yield from skip_space()), closes)
-    out.drop_held()
 
 
 def _arguments(arguments: TypedArguments) -> Steps:
     while True:
-        yield from literal((yield from skip_space()), "<")
+        yield from literal((yield from skip_space()), TAG)
         letter = yield
         if letter == END_OF_FUNCTION[0]:
             yield from literal(letter, END_OF_FUNCTION)
@@ -92,6 +104,6 @@ def _write(tools: CallableTools, tags: tuple[str, str], texts: TextArguments) ->
     return tools.calls(written, "\n")
 
 
-SIGNS = (TAGS[0], FUNCTION, f"<{PARAMETER}")
+SIGNS = (TAGS[0], f"<{FUNCTION}", f"<{PARAMETER}")
 QWEN = Dialect(qwen3_coder, write, TAGS, SIGNS, start_markers=TAGS[:1])
 SEED = Dialect(seed_oss, write_seed, SEED_TAGS, SEED_TAGS[:1], start_markers=SEED_TAGS[:1])
