@@ -110,8 +110,8 @@ BROKEN: list[tuple[str, str, str, list[Call]]] = [
     ("granite-20b-fc", f"<function_call> {OBJECTS[1]} {{", "{", [CLOCK]),
     (
         "longcat",
-        f"{CAT}weather{pair('city', 'Paris') * 2}{END_OF_CAT}",
-        f"{pair('city', 'Paris')}{END_OF_CAT}",
+        f"{CAT}weather{pair('city', 'Paris')}<b>{END_OF_CAT}",
+        f"<b>{END_OF_CAT}",
         [("weather", PARIS[:-1], False)],
     ),
 ]

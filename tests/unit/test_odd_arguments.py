@@ -15,6 +15,15 @@ FORMS = {
     "internlm": "<|action_start|><|plugin|>%s<|action_end|>",
     "llama3_json": "%s",
 }
+TWICE = {
+    "lfm2": "<|tool_call_start|>[weather(city=1, city=2)]<|tool_call_end|>",
+    "gemma4": '<|tool_call>call:weather{city:1,<|"|>city<|"|>:2}<tool_call|>',
+    "qwen3_coder": "<tool_call><function=weather><parameter=city>1</parameter>"
+    "<parameter=city>2</parameter></function></tool_call>",
+    "glm45": "<tool_call>weather<arg_key>city</arg_key><arg_value>1</arg_value>"
+    "<arg_key>city</arg_key><arg_value>2</arg_value></tool_call>",
+    "hermes": '<tool_call>{"name": "weather", "arguments": {"city": 1, "city": 2}}</tool_call>',
+}
 NO_OBJECTS = (
     *("[1]", "nil", "5", "true", '"x"', '"null"', '"{}}"', '"{"'),
     *("\"{'a': 1}\"", r'"{\"a\": }"'),
@@ -44,3 +53,11 @@ def test_what_is_no_object_is_no_arguments(other: str) -> None:
     late = f'<tool_call>{{"name": "clock", "arguments": {other}}}</tool_call>'
     [(name, arguments, whole)] = read_cut(parser, late).calls
     assert (name, arguments, whole) == ("clock", "", False)
+
+
+@pytest.mark.parametrize(("name", "text"), TWICE.items())
+def test_of_arguments_with_one_name_the_last_counts(name: str, text: str) -> None:
+    found = read_cut(DIALECTS[name].parser, text)
+    [(called, arguments, whole)] = found.calls
+    assert (found.content, called, whole) == ("", "weather", True)
+    assert int(json.loads(arguments)["city"]) == 2

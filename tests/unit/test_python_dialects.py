@@ -46,8 +46,8 @@ BROKEN: list[tuple[str, str, str, list[Call]]] = [
     ("pythonic", f"[clock()] {LIST}", LIST, [CLOCK]),
     (
         "pythonic",
-        "[weather(city='Paris', city='Rome')]",
-        " city='Rome')]",
+        "[weather(city='Paris', ='Rome')]",
+        " ='Rome')]",
         [("weather", PARIS[:-1], False)],
     ),
     (

@@ -137,8 +137,8 @@ BROKEN: list[tuple[str, str, str, list[Call]]] = [
     ),
     (
         GLM,
-        f"<tool_call>weather{CITY}{CITY}</tool_call><tool_call>clock</tool_call>",
-        f"\n{CITY}</tool_call>",
+        f"<tool_call>weather{CITY}<b></tool_call><tool_call>clock</tool_call>",
+        "\n<b></tool_call>",
         [("weather", PARIS[:-1], False), CLOCK],
     ),
     (

@@ -57,17 +57,14 @@ class QuotedForm:
         yield from literal((yield from skip_space()), "call:")
         name = yield from name_until((yield), "{")
         out.start_call(name)
-        keys, known = set[str](), types.properties(name)
+        before, known = "{", types.properties(name)
         letter = yield from skip_space()
         while letter != "}":
             key = yield from self._key(letter, known)
-            if key in keys:
-                raise NotACall
-            before = f"{', ' if keys else '{'}{json_text(key)}: "
-            letter = yield from self._argument(out, before)
-            keys.add(key)
+            letter = yield from self._argument(out, f"{before}{json_text(key)}: ")
+            before = ", "
             letter = (yield from skip_space()) if letter == "," else letter
-        out.add_arguments("}" if keys else "{}")
+        out.add_arguments("{}" if before == "{" else "}")
         out.end_call()
         yield from literal((yield from skip_space()), self.closes)
         out.drop_held()

@@ -129,17 +129,15 @@ def _call(out: ParserOutput, letter: str, accepts: Accepts, types: ArgumentTypes
     if not accepts(name):
         raise NotACall
     out.start_call(name)
-    keys, known = set[str](), types.properties(name)
+    before, known = "{", types.properties(name)
     letter = yield from skip_space()
     while letter != ")":
         key = yield from key_until(letter, "=", known, KEY_LETTERS)
         value, letter = yield from python_value((yield from skip_space()))
-        if key in keys:
-            raise NotACall
-        out.add_arguments(f"{', ' if keys else '{'}{json_text(key)}: {value}")
-        keys.add(key)
+        out.add_arguments(f"{before}{json_text(key)}: {value}")
+        before = ", "
         letter = (yield from skip_space()) if letter == "," else letter
-    out.add_arguments("}" if keys else "{}")
+    out.add_arguments("{}" if before == "{" else "}")
     out.end_call()
 
 

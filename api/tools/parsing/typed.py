@@ -1,14 +1,14 @@
 """Arguments that models write as plain text: the function's schema gives their types."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from api.tools.parsing.json_text import json_value
 from api.tools.parsing.json_types import STRING_ONLY, ArgumentTypes, JsonTypes
 from api.tools.parsing.keys import key_before
-from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
+from api.tools.parsing.output import SPACE, ParserOutput, Steps, TextSteps
 from api.tools.parsing.python_values import python_to_json
 from api.tools.parsing.steps import longest_partial_marker, until
 
@@ -19,13 +19,14 @@ PYTHON_CONSTANTS: Mapping[str, str] = {"True": "true", "False": "false", "None":
 @dataclass(slots=True)
 class TypedArguments:
     """Converts the arguments of one call to JSON. An argument that can only be a string is
-    emitted as it comes, any other when it is complete.
+    emitted as it comes, any other when it is complete. A key may come again: the last of a name
+    counts, as in JSON.
     """
 
     out: ParserOutput
     function: str
     types: ArgumentTypes
-    _keys: set[str] = field(default_factory=set)
+    _before: str = "{"
 
     def read_key(self, end: str) -> TextSteps:
         """Returns the next key, up to the marker `end`; white space around it belongs to it
@@ -39,13 +40,9 @@ class TypedArguments:
         self, key: str, end: str, *, lines: bool = False, types: JsonTypes | None = None
     ) -> Steps:
         """Read the value of `key`, up to the marker `end`. `lines`: a line break on either side
-        of it belongs to the syntax. `types` default to those of the schema. Raises NotACall for
-        a key that occurred before.
+        of it belongs to the syntax. `types` default to those of the schema.
         """
-        if key in self._keys:
-            raise NotACall
-        before = f"{', ' if self._keys else '{'}{json_text(key)}: "
-        self._keys.add(key)
+        before, self._before = f"{self._before}{json_text(key)}: ", ", "
         types = types or self.types.of(self.function, key)
         if types == STRING_ONLY:
             self.out.add_arguments(f'{before}"')
@@ -58,7 +55,7 @@ class TypedArguments:
 
     def end(self) -> None:
         """There are no more arguments."""
-        self.out.add_arguments("}" if self._keys else "{}")
+        self.out.add_arguments("{}" if self._before == "{" else "}")
 
 
 def stream_string(out: ParserOutput, end: str, line: str = "") -> Steps:
