@@ -4,13 +4,20 @@ The parts are texts, markers that may be special tokens, and arguments as JSON; 
 texts between markers are in api/tools/text_arguments.py.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from api.tools.functions import INPUT, InputSchema
+from api.tools.parsing.ways import (
+    Overlapping,
+    TooManyWays,
+    properties_of,
+    required_of,
+    ways_of,
+)
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     ConstString,
@@ -31,9 +38,16 @@ from engine.request import LONGEST_SOURCE
 Schema = Mapping[str, Any]
 ANY_OBJECT: Schema = {"type": "object"}
 DEFINITIONS = ("$defs", "definitions")
+REFUSED_ONE_OF = JsonSchema({"oneOf": [{}, {}]})
+"""No grammar has it, as where calls are JSON."""
 FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
 """References outside the definitions, which cannot be resolved for one argument alone."""
-INEXPRESSIBLE = frozenset({"dependentRequired", "dependentSchemas", "propertyNames"})
+INEXPRESSIBLE = frozenset(
+    {
+        *("dependentRequired", "dependentSchemas", "propertyNames", "not", "if", "then"),
+        *("else", "unevaluatedProperties"),
+    }
+)
 BLANKS = r"[ \t\r\n]*"
 TOO_LONG = f"tools: arguments of a function take a grammar of over {LONGEST_SOURCE} characters"
 
@@ -129,12 +143,6 @@ def json_call_format(name: str, schema: Schema, key: str = "arguments") -> Forma
     return seq(f'{{"name": "{name}", "{key}": ', arguments_format(schema), "}")
 
 
-def properties_of(schema: Schema) -> Mapping[str, object]:
-    """The schema's properties by name; empty where they are not an object."""
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
 def members_of(schema: Schema) -> Mapping[str, object]:
     """The schema's properties, and what it only requires, by name."""
     named, other = properties_of(schema), schema.get("additionalProperties", True)
@@ -155,6 +163,25 @@ def inexpressible(schema: Schema) -> JsonSchema | None:
     return JsonSchema(dict(schema)) if refused else None
 
 
+def object_format(schema: Schema, one: Callable[[Schema], Format]) -> Format:
+    """An object that fits the schema in one of its ways, each of which `one` formats. Raises
+    WireError, as `format_each` does.
+    """
+    try:
+        ways = ways_of(schema)
+    except TooManyWays as error:
+        raise WireError(TOO_LONG, "tools") from error
+    except Overlapping:
+        return REFUSED_ONE_OF
+    if not ways:
+        return JsonSchema(json_schema=False)
+    refused = [found for way in ways if (found := inexpressible(way))]
+    written = [] if refused else [one(way) for way in ways]
+    if sum(len(msgspec.json.encode(form)) for form in written) > LONGEST_SOURCE:
+        raise WireError(TOO_LONG, "tools")
+    return refused[0] if refused else written[0] if len(ways) == 1 else Either(tuple(written))
+
+
 def numbers_of(schema: Schema) -> tuple[int, int]:
     """The least and the greatest number of members; -1: any."""
     least, most = schema.get("minProperties"), schema.get("maxProperties")
@@ -164,12 +191,6 @@ def numbers_of(schema: Schema) -> tuple[int, int]:
 def is_open(schema: Schema) -> bool:
     """Whether the schema names no properties and allows any."""
     return not members_of(schema) and schema.get("additionalProperties") is not False
-
-
-def required_of(schema: Schema) -> Collection[str]:
-    """The names of required properties."""
-    found = schema.get("required")
-    return {one for one in found if isinstance(one, str)} if isinstance(found, list) else ()
 
 
 def format_each(

@@ -6,16 +6,16 @@ from api.tools.call_formats import (
     Schema,
     argument_format,
     format_each,
-    inexpressible,
     input_as_text,
     is_open,
     members_of,
     numbers_of,
-    required_of,
+    object_format,
     seq,
 )
-from api.tools.parsing.json_types import accepted_types, resolve_reference
+from api.tools.parsing.json_types import accepted_types
 from api.tools.parsing.listed_values import Values, listed_values
+from api.tools.parsing.ways import required_of
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
@@ -50,15 +50,15 @@ class TextArguments:
         """The arguments that the schema names, in its order, or any arguments if the schema is
         open. Raises WireError, as `format_each` does.
         """
-        plain = resolve_reference(schema, schema)
-        if (refused := inexpressible(plain)) is not None:
-            return refused
+        return object_format(schema, lambda way: self._members(way, schema))
+
+    def _members(self, plain: Schema, root: Schema) -> Format:
         if is_open(plain):
-            return Repeated(
-                *numbers_of(plain), seq(self.before, Regex(ANY_KEY), self._anything())
-            )
+            other = plain.get("additionalProperties")
+            value = self._value(other, root) if other else self._anything()
+            return Repeated(*numbers_of(plain), seq(self.before, Regex(ANY_KEY), value))
         named, needed = members_of(plain), required_of(plain)
-        written = format_each(named, lambda key, one: self._one(key, one, schema))
+        written = format_each(named, lambda key, one: self._one(key, one, root))
         ways = (one if key in needed else Optional(one) for key, one in written.items())
         return seq(*ways)
 
@@ -73,16 +73,19 @@ class TextArguments:
         if (text := input_as_text(root)) is not None:
             begin = f"{self.before}{key}{self.behind}{self.line}"
             return Tag(begin, text, f"{self.line}{self.end}")
-        begin, types = f"{self.before}{key}", accepted_types(schema, root)
+        return seq(f"{self.before}{key}", self._value(schema, root))
+
+    def _value(self, schema: object, root: Schema) -> Format:
+        types = accepted_types(schema, root)
         if str not in types:
             behind = self.behind if self.behind_json is None else self.behind_json
-            return Tag(begin + behind, argument_format(schema, root) or AnyText(), self.end)
+            return Tag(behind, argument_format(schema, root) or AnyText(), self.end)
         listed = listed_values(schema, root)
         if self.behind_json is None or type(None) not in types:
-            return Tag(begin + self.behind, self._text(listed), self.end)
+            return Tag(self.behind, self._text(listed), self.end)
         strings = listed and [one for one in listed if one is not None]
-        null = Tag(begin + self.behind_json, ConstString(NULL), self.end)
-        return Either((Tag(begin + self.behind, self._text(strings), self.end), null))
+        null = Tag(self.behind_json, ConstString(NULL), self.end)
+        return Either((Tag(self.behind, self._text(strings), self.end), null))
 
     def _text(self, listed: Values | None) -> Format:
         """One of the listed texts, or any; raises WireError if each has the `end` in it."""

@@ -3,7 +3,8 @@
 import pytest
 
 from api.tools.dialects.known import DIALECTS
-from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, ArgumentTypes
+from api.tools.parsing.argument_types import ArgumentTypes
+from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY
 from tests.fakes.tools import offered, read, tool
 
 CODER = DIALECTS["qwen3_coder"].parser

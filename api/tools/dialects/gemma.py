@@ -15,8 +15,8 @@ import msgspec
 from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.gemma_values import arguments_in
+from api.tools.parsing.argument_types import ArgumentTypes
 from api.tools.parsing.json_text import json_value
-from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.keys import key_until
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import (

@@ -23,8 +23,6 @@ from api.tools.call_formats import (
     input_as_text,
     members_format,
     members_of,
-    properties_of,
-    required_of,
     seq,
 )
 from api.tools.parsing.json_types import (
@@ -34,6 +32,7 @@ from api.tools.parsing.json_types import (
     accepted_types,
     resolve_reference,
 )
+from api.tools.parsing.ways import properties_of, required_of
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,

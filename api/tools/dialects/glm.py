@@ -21,7 +21,7 @@ from functools import partial
 from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.hermes import ObjectForm
-from api.tools.parsing.json_types import ArgumentTypes
+from api.tools.parsing.argument_types import ArgumentTypes
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.steps import (
     calls_after_markers,

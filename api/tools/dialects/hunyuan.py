@@ -14,7 +14,7 @@ from functools import partial
 
 from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.json_types import ArgumentTypes
+from api.tools.parsing.argument_types import ArgumentTypes
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import literal, name_until, skip_space

@@ -28,7 +28,8 @@ from functools import partial
 
 from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, ArgumentTypes, JsonTypes
+from api.tools.parsing.argument_types import ArgumentTypes
+from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, JsonTypes
 from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import TAG, literal, name_until, skip_space, word_until

@@ -23,14 +23,14 @@ from api.tools.call_formats import (
     CallableTools,
     Schema,
     argument_format,
-    inexpressible,
     input_as_json,
     members_format,
+    object_format,
     seq,
     tokens,
 )
 from api.tools.dialects.dialect import Dialect, UnmarkedCalls
-from api.tools.parsing.json_types import ArgumentTypes, resolve_reference
+from api.tools.parsing.argument_types import ArgumentTypes
 from api.tools.parsing.keys import key_until
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
 from api.tools.parsing.python_values import python_value
@@ -177,13 +177,14 @@ def _written(name: str, schema: Schema) -> Format:
 
 
 def _arguments(schema: Schema) -> Format:
-    named = resolve_reference(schema, schema)
-    if (refused := inexpressible(named)) is not None:
-        return refused
-    value = _value(named.get("additionalProperties", True), schema)
+    return object_format(schema, lambda way: _members(way, schema))
+
+
+def _members(plain: Schema, root: Schema) -> Format:
+    value = _value(plain.get("additionalProperties", True), root)
     anything = seq(Regex(ANY_KEY), "=", value)
     return members_format(
-        named, lambda key, one: seq(f"{key}=", _value(one, schema)), anything, ", "
+        plain, lambda key, one: seq(f"{key}=", _value(one, root)), anything, ", "
     )
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from api.tools.tool_choice import OfferedFunctions
-
 JsonTypes = frozenset[type]
 TYPES: Mapping[str, JsonTypes] = {
     "string": frozenset({str}),
@@ -20,34 +18,6 @@ TYPES: Mapping[str, JsonTypes] = {
 NO_TYPE: JsonTypes = frozenset()
 ANY_TYPE = NO_TYPE.union(*TYPES.values())
 STRING_ONLY = TYPES["string"]
-
-
-@dataclass(slots=True)
-class ArgumentTypes:
-    """The types that each argument of the functions may have; each is worked out once."""
-
-    offered: OfferedFunctions
-    _found: dict[tuple[str, str], JsonTypes] = field(default_factory=dict)
-
-    def of(self, function: str, key: str) -> JsonTypes:
-        """The types of an argument: any, where the function or the argument is unknown."""
-        properties = self.properties(function)
-        if key not in properties:
-            return ANY_TYPE
-        place = function, key
-        if place not in self._found:
-            self._found[place] = accepted_types(properties[key], self._root(function))
-        return self._found[place]
-
-    def properties(self, function: str) -> Mapping[str, object]:
-        """The arguments that the function's schema names, with their schemas."""
-        root = self._root(function)
-        found = resolve_reference(root, root).get("properties")
-        return found if isinstance(found, Mapping) else {}
-
-    def _root(self, function: str) -> Mapping[str, Any]:
-        known = self.offered.get(function)
-        return (known and known.parameters) or {}
 
 
 def accepted_types(schema: object, root: Mapping[str, object]) -> JsonTypes:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from api.tools.parsing.argument_types import ArgumentTypes
 from api.tools.parsing.json_text import json_value
-from api.tools.parsing.json_types import STRING_ONLY, ArgumentTypes, JsonTypes
+from api.tools.parsing.json_types import STRING_ONLY, JsonTypes
 from api.tools.parsing.keys import key_before
 from api.tools.parsing.output import SPACE, ParserOutput, Steps, TextSteps
 from api.tools.parsing.python_values import python_to_json
