@@ -167,19 +167,27 @@ def object_format(schema: Schema, one: Callable[[Schema], Format]) -> Format:
     """An object that fits the schema in one of its ways, each of which `one` formats. Raises
     WireError, as `format_each` does.
     """
+    ways = object_ways(schema)
+    if isinstance(ways, JsonSchema):
+        return ways
+    written = [one(way) for way in ways]
+    if sum(len(msgspec.json.encode(form)) for form in written) > LONGEST_SOURCE:
+        raise WireError(TOO_LONG, "tools")
+    return written[0] if len(ways) == 1 else Either(tuple(written))
+
+
+def object_ways(schema: Schema) -> Sequence[Schema] | JsonSchema:
+    """The ways in which an object fits the schema, or a format that is refused as JSON if one
+    of them cannot be expressed. Raises WireError if there are too many.
+    """
     try:
         ways = ways_of(schema)
     except TooManyWays as error:
         raise WireError(TOO_LONG, "tools") from error
     except Overlapping:
         return REFUSED_ONE_OF
-    if not ways:
-        return JsonSchema(json_schema=False)
     refused = [found for way in ways if (found := inexpressible(way))]
-    written = [] if refused else [one(way) for way in ways]
-    if sum(len(msgspec.json.encode(form)) for form in written) > LONGEST_SOURCE:
-        raise WireError(TOO_LONG, "tools")
-    return refused[0] if refused else written[0] if len(ways) == 1 else Either(tuple(written))
+    return (refused[0] if refused else ways) if ways else JsonSchema(json_schema=False)
 
 
 def numbers_of(schema: Schema) -> tuple[int, int]:

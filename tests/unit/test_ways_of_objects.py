@@ -20,7 +20,7 @@ from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
 COUNT, TEXT, DIGIT = {"type": "integer"}, {"type": "string"}, {"enum": ["5"]}
 CLOSED = {"additionalProperties": False}
 TYPES = {"integer": int, "string": str, "boolean": bool, "null": type(None)}
-HELD = [one for one in FAMILIES if one[0] in {*TAGGED, "lfm2", "olmo3"}]
+HELD = [one for one in FAMILIES if one[0] in {*TAGGED, "lfm2", "olmo3", "gemma4"}]
 Schema = dict[str, Any]
 
 
@@ -104,7 +104,7 @@ def test_strict_calls_fit_all_that_is_said_of_an_object(
         assert fits(schema, json.loads(arguments), schema), text
 
 
-@pytest.mark.parametrize("name", ["hermes", "glm45", "qwen3_coder", "lfm2"])
+@pytest.mark.parametrize("name", ["hermes", "glm45", "qwen3_coder", "lfm2", "gemma4"])
 @pytest.mark.parametrize("schema", REFUSED)
 def test_what_cannot_be_written_is_refused_as_in_json(name: str, schema: Schema) -> None:
     with GrammarChecker() as checker, pytest.raises(GrammarRefused):

@@ -23,6 +23,7 @@ from api.tools.call_formats import (
     input_as_text,
     members_format,
     members_of,
+    object_ways,
     seq,
 )
 from api.tools.parsing.json_types import (
@@ -32,13 +33,14 @@ from api.tools.parsing.json_types import (
     accepted_types,
     resolve_reference,
 )
-from api.tools.parsing.ways import properties_of, required_of
+from api.tools.parsing.ways import SEVERAL, properties_of, required_of
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
     ConstString,
     Either,
     Format,
+    JsonSchema,
     Optional,
     Regex,
     Repeated,
@@ -60,7 +62,6 @@ ATOMS: Mapping[type, str] = {
 }
 NO_VALUE = "tools: no arguments of a function fit its schema, or they are nested too deeply"
 UNBOUNDED = -1
-SEVERAL = ("anyOf", "oneOf")
 ELSEWHERE = ("$ref", "allOf")
 ANYTHING = "*"  # stands in a path for a list of any items
 MOST_REPEATS = 2  # as far as the grammar does not become too long by them
@@ -141,7 +142,9 @@ class ValueForm:
         if self.root is ANY_OBJECT:  # of a function that is not strict, however deep
             anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))
             return seq("{", anything)  # the last brace included
-        return self.value(self.root, among=TYPES["object"])
+        if isinstance(ways := object_ways(self.root), JsonSchema):
+            return ways
+        return _one_of(self.value(way, among=TYPES["object"]) for way in ways)
 
     def _object(self, schema: Schema, path: Path) -> Format | None:
         if (refused := inexpressible(schema)) is not None:
