@@ -7,7 +7,7 @@ import pytest
 
 from api.tools.dialects.known import DIALECTS
 from api.wire import WireError
-from tests.fakes.tools import offered, read
+from tests.fakes.tools import offered, read, tool
 from tests.unit.test_calls_beside_forms import FAMILIES, fits
 from tests.unit.test_odd_keys import TAGGED
 from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
@@ -65,6 +65,24 @@ def test_an_enum_may_be_one_of_all_schemas(name: str, template: str) -> None:
     assert argument(name, template, {"allOf": [reference, {"const": "red"}]}) == "red"
     some = {"enum": ["blue", "green"], "allOf": [{"type": "string"}, reference]}
     assert argument(name, template, some) == "blue"
+
+
+@pytest.mark.parametrize(("name", "template"), IN_TAGS)
+def test_a_text_deep_in_a_strict_argument_may_have_any_mark(name: str, template: str) -> None:
+    value = [{"a": [f'a{end}\\"{end}' for end in ENDS]}, 1]
+    assert argument(name, template, {"const": value}) == value
+
+
+@pytest.mark.parametrize("strictly", [True, False])
+@pytest.mark.parametrize("text", ["[1", '{"a', '["x\n"', "x", '{"a": 1} 2'])
+def test_what_is_no_json_ends_with_the_mark(text: str, *, strictly: bool) -> None:
+    schema = {"properties": {"a": {"type": ["object", "array"]}}}
+    one = strict("f", schema) if strictly else tool("f", schema)
+    answer = f"<tool_call><function=f><parameter=a>{text}</parameter></function></tool_call>"
+    [(_, told, whole)] = read(DIALECTS["qwen3_coder"].parser, [*answer], offered([one])).calls
+    in_string = strictly and text == '{"a'
+    assert whole is not in_string
+    assert in_string or json.loads(told) == {"a": text}
 
 
 def test_an_enum_that_nobody_could_read_is_refused() -> None:

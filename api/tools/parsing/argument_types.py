@@ -37,6 +37,10 @@ class ArgumentTypes:
             self._found[place] = found or ANY_TYPE
         return self._found[place]
 
+    def is_strict(self, function: str) -> bool:
+        """Whether a grammar holds the function's arguments to its schema, if one can."""
+        return function in self.offered and bool(self.offered[function].strict)
+
     def properties(self, function: str) -> Mapping[str, object]:
         """The arguments that the function's schema names, with their schemas in one way."""
         return {

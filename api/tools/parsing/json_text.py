@@ -50,6 +50,11 @@ class JsonValue:
     _escape: int = 0  # hex digits of \u that are still missing; -1: after the backslash
     _atom: str = ""  # a number, or a word
 
+    @property
+    def in_string(self) -> bool:
+        """Whether a string has begun and not ended."""
+        return self._text
+
     def take(self, letter: str) -> bool:
         """Read a character; returns whether it ends the value. Raises NotACall."""
         if self._text:

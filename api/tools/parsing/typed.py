@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import msgspec
 
 from api.tools.parsing.argument_types import ArgumentTypes
-from api.tools.parsing.json_text import json_value
+from api.tools.parsing.json_text import JsonValue, json_value
 from api.tools.parsing.json_types import STRING_ONLY, JsonTypes
 from api.tools.parsing.keys import key_before
-from api.tools.parsing.output import SPACE, ParserOutput, Steps, TextSteps
+from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.python_values import python_to_json
 from api.tools.parsing.steps import longest_partial_marker, until
 
@@ -49,7 +49,8 @@ class TypedArguments:
             self.out.add_arguments(f'{before}"')
             yield from stream_string(self.out, end, "\n" if lines else "")
             return
-        text = yield from until(end)
+        is_json = str not in types and self.types.is_strict(self.function)
+        text = yield from until_outside_strings(end) if is_json else until(end)
         if lines:
             text = text.removeprefix("\n").removesuffix("\n")
         self.out.add_arguments(before + _value(text, types))
@@ -57,6 +58,20 @@ class TypedArguments:
     def end(self) -> None:
         """There are no more arguments."""
         self.out.add_arguments("{}" if self._before == "{" else "}")
+
+
+def until_outside_strings(end: str) -> TextSteps:
+    """Returns the text before the `end`, which may also stand in strings if this is JSON."""
+    read = ""
+    value: JsonValue | None = JsonValue()
+    while (value and value.in_string) or not read.endswith(end):
+        letter = yield
+        read += letter
+        try:
+            value = None if value is None or value.take(letter) else value
+        except NotACall:
+            value = None
+    return read.removesuffix(end)
 
 
 def stream_string(out: ParserOutput, end: str, line: str = "") -> Steps:
