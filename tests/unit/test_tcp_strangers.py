@@ -10,10 +10,13 @@ import pytest
 from kv_transfer.accepting import OutOfResources
 from kv_transfer.blocks.runs import BlockRuns
 from kv_transfer.movers import tcp_serving
+from kv_transfer.movers.spans import SlotLayout, SlotRuns
 from kv_transfer.movers.tcp_requests import SECRET_BYTES, framed
 from kv_transfer.movers.tcp_serving import RegionServer
+from tests.fakes.sharded import Memory, layout
 
 HERE, SOON_S = "127.0.0.1", 5.0
+SLOTS = SlotLayout(4, 16, True, ((0, 0, 48),))  # the last one ends with its block of 96 bytes
 
 
 @pytest.fixture
@@ -112,3 +115,46 @@ def test_a_port_without_file_descriptors_is_not_waited_for(
 
 def no_room(_: socket.socket) -> None:
     raise OutOfResources
+
+
+@pytest.mark.parametrize(
+    ("runs", "slots"),
+    [
+        ([(0, 1), (9, 4)], None),
+        ([(9, 4), (0, 1)], None),
+        ([(-1, 2), (3, 1)], None),
+        ([(0, 1), (3, 0)], None),
+        ([(44, 5)], SLOTS),
+        ([(47, 1), (48, 1)], SLOTS),
+        ([(-1, 1), (3, 1)], SLOTS),
+        ([(3, 0)], SLOTS),
+        ([], SLOTS),
+        ([(0, 1)], SlotLayout(4, 16, True, ((0, 0, 48), (0, 1, 48)))),
+        ([(0, 1)], SlotLayout(4, 17, True, ((0, 0, 48),))),
+        ([(0, 1)], SlotLayout(4, 16, True, ((0, -1, 48),))),
+        ([(0, 1)], SlotLayout(4, 16, True, ((0, 0, 0),))),
+        ([(0, 1)], SlotLayout(4, 16, True, ((1, 0, 48),))),
+        ([(0, 1)], SlotLayout(0, 16, True, ((0, 0, 48),))),
+    ],
+)
+def test_what_lies_beyond_our_memory_is_not_served(
+    runs: SlotRuns, slots: SlotLayout | None
+) -> None:
+    """Not even in part: bytes that are missing would shift all that follow to wrong places."""
+    memory = Memory(layout(4), 12)
+    with (
+        closing(RegionServer.start(HERE, memory.regions)) as serving,
+        pytest.raises(IndexError),
+    ):
+        list(serving.views(runs, slots))
+
+
+def test_the_last_bytes_of_our_memory_are_served() -> None:
+    memory = Memory(layout(4), 12)
+    memory.ranks[0][-8:] = range(8)
+    with closing(RegionServer.start(HERE, memory.regions)) as serving:
+        (block,) = serving.views([(11, 1)], None)
+        (slot,) = serving.views([(12 * 4 - 1, 1)], SLOTS)
+        assert (len(block), len(slot)) == (96, 48)
+        assert bytes(block[-8:]) == bytes(slot[-8:]) == bytes(range(8))
+        del block, slot
