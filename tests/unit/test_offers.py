@@ -245,3 +245,22 @@ def test_sinks_that_never_say_farewell_are_forgotten_and_may_come_back(book: Off
     assert look(book, A) == [(A, Stranger("t"))]
     enter(book, A)
     assert look(book, A) == [(A, News("t", 0, (), None))]
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "reason"),
+    [
+        (Abandon("t"), Outcome.WITHDRAWN),  # its driver gave it up: nothing is wrong
+        (None, "the lease is over"),
+    ],
+)
+def test_who_comes_too_late_is_told_whether_it_was_withdrawn(
+    book: OfferBook, ended_by: Abandon | None, reason: str
+) -> None:
+    enter(book)
+    book.offer("t", None)
+    book.seal("t", SEALED, now=0)
+    if ended_by is not None:
+        book.handle_message(A, ended_by, now=0)
+    book.expire(LEASE_S)
+    assert look(book, now=LEASE_S) == [(A, Gone("t", reason))]

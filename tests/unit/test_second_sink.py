@@ -118,3 +118,38 @@ def test_only_who_has_a_ticket_can_leave_it(book: OfferBook) -> None:
     book.handle_message(A, Leave("t"), now=0)
     book.expire(SILENCE_S)
     assert book.settled == [Settled("t", Outcome.EXPIRED)]
+
+
+def test_what_is_late_of_a_pull_stays_late_when_an_earlier_one_is_left(book: OfferBook) -> None:
+    """The earlier farewell came over a connection that its sink has let go of."""
+    enter(book)
+    book.offer("t", None)
+    for left in (3, 2):
+        book.handle_message(A, Leave("t", pull=left), now=0)
+    book.handle_message(A, Look("t", "engine", 0, pull=3), now=0)
+    assert said(book) == []
+
+
+def test_what_is_over_cannot_be_left(book: OfferBook) -> None:
+    enter(book)
+    book.handle_message(A, Leave("t"), now=0)
+    assert (said(book), book.settled) == ([], [])
+
+
+def test_a_name_that_changes_hands_is_nothing_to_who_does_not_read_by_it(
+    book: OfferBook,
+) -> None:
+    """One sink has the oldest offer by its ticket; another one left the offer after that."""
+    enter(book)
+    enter(book, B)
+    book.offer("t", "outer")
+    look(book)
+    book.offer("u", "outer")
+    assert said(book) == []
+    look(book, B, "outer")
+    book.handle_message(B, Leave("outer", "u"), now=0)
+    book.offer("v", "outer")
+    assert said(book) == []
+    book.extend("t", [1])
+    book.flush()
+    assert said(book) == [(A, News("t", 0, (1,)))]

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kv_transfer.api import Sealed
-from kv_transfer.errors import LeaseExpired
+from kv_transfer.api import Loan, Sealed
+from kv_transfer.errors import LeaseExpired, PeerUnreachable
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.known_sources import IDLE_S, Address
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.ticket import KvTicket
+from kv_transfer.ticket import CacheHint, KvTicket
 from kv_transfer.wire import (
     SILENCE_S,
     Abandon,
@@ -18,6 +18,7 @@ from kv_transfer.wire import (
     FromSink,
     Gone,
     Hello,
+    Lent,
     Look,
     News,
     Stranger,
@@ -171,3 +172,22 @@ def test_a_source_is_told_that_reads_may_wait_for_it() -> None:
     book.needs_driving(AT, now=0)
     book.needs_driving(("nobody", 1), now=0)
     assert book.outbox == [(AT, Drive())]
+
+
+def test_a_source_that_is_gone_ends_the_questions_to_it_and_no_others(sink: Sink) -> None:
+    """At once: a prompt waits for the answer."""
+    for port in (1, 2):
+        cache = CacheHint("engine", "host", port, "same")
+        sink.book.request_loan(f"from {port}", cache, (b"key",), now=0)
+    sink.book.hold(ticket(), now=0)
+    assert sink.book.num_open == 3  # the thread keeps awake for each
+    sink.book.fail_source(AT, PeerUnreachable("gone"), now=0)
+    assert sink.book.pending_loans.answered == [Loan("from 1")]
+    assert sink.book.num_open == 2
+
+
+def test_a_late_answer_that_lends_nothing_needs_none(sink: Sink) -> None:
+    sink.book.handle_message(AT, Lent("unknown"), now=0)
+    assert sink.said() == []
+    sink.book.handle_message(AT, Lent("unknown", "loan", 2), now=0)
+    assert sink.said() == [Abandon("loan")]

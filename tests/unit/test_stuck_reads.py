@@ -79,6 +79,18 @@ def test_reads_that_end_one_by_one_are_not_stuck(book: PullBook) -> None:
         book.read_done(read, None, now=beat)
 
 
+def test_a_read_is_stuck_however_many_begin_after_it(book: PullBook) -> None:
+    """Or a source whose memory is gone would be asked for more for ever."""
+    book.pull(ticket("t"), range(9), 0, now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    for count in range(9):
+        now = count / 4
+        book.handle_message(AT, News("t", count, (count,)), now=now)
+        book.tick(now)
+    assert len(book.orders) > 1
+    assert book.to_disconnect == [AT]
+
+
 def test_a_read_of_many_blocks_may_take_longer(book: PullBook) -> None:
     begin(book, blocks=tuple(range(1000)))
     for beat in range(1, 11):

@@ -1,0 +1,56 @@
+"""What a sink has by the time that it may read, and how it lets go of what it has."""
+
+import pytest
+
+from kv_transfer.api import Sealed
+from kv_transfer.errors import CorruptKv, TransferCancelled
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.regions import BlockRun
+from kv_transfer.wire import Abandon, Leave, News, Settle
+from tests.unit.test_pulls import AT, SEALED, WELCOME, begin, errors, orders, said, ticket
+from tests.unit.test_pulls import book as book
+
+
+@pytest.mark.parametrize("sealed", [None, SEALED])
+def test_what_is_held_is_read_as_soon_as_there_is_room(
+    book: PullBook, sealed: Sealed | None
+) -> None:
+    """Not before, and not a beat later."""
+    book.hold(ticket(), now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, (5, 6), sealed), now=0)
+    assert orders(book) == []
+    book.pull(ticket(), [3, 4], 1, now=0)
+    (order,) = orders(book)
+    assert list(order.runs) == [BlockRun(6, 4, 1)]
+
+
+def test_what_was_wrong_is_given_back_and_its_link_is_kept(book: PullBook) -> None:
+    wrong, right = begin(book), begin(book, "u")
+    book.read_done(wrong, CorruptKv("block 5"), now=0)
+    assert said(book) == [Abandon("t")]
+    assert isinstance(errors(book)["t"], CorruptKv)
+    assert book.to_disconnect == []
+    book.handle_message(AT, News("u", 1, (), SEALED), now=0)
+    book.read_done(right, None, now=0)
+    assert said(book) == [Settle("u")]
+
+
+def test_who_leaves_a_ticket_says_so_and_of_which_pull(book: PullBook) -> None:
+    """Or its source would wait for the silence, and end the offer then."""
+    book.pull(ticket(), [0, 1], 0, now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, (5,)), now=0)
+    (order,) = orders(book)
+    said(book)
+    book.release_claim(ticket(), now=0)
+    assert said(book) == [Leave("t")]
+    book.handle_message(AT, News("t", 1, (6,)), now=0)  # no more is read in vain
+    assert (orders(book), book.arrived) == ([], [])  # but one read may still write
+    book.read_done(order.read_id, None, now=0)
+    assert isinstance(errors(book)["t"], TransferCancelled)
+    book.hold(ticket(), now=0)
+    said(book)
+    for _ in range(2):
+        book.release_claim(ticket(), now=0)
+    assert said(book) == [Leave("t", pull=1)]
