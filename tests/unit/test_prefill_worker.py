@@ -92,3 +92,16 @@ def test_a_prompt_nobody_came_for_is_to_be_tried_again() -> None:
     (failed,) = (event for _, event in prefill.said if isinstance(event, FailedEvent))
     assert (failed.retryable, failed.by_peer) == (True, True)
     assert prefill.engine.load.free_blocks == BLOCKS
+
+
+def test_a_prompt_may_be_taken_back_twice_before_its_turn() -> None:
+    """And nothing is kept of it, nor of one that is over."""
+    prefill = Prefill()
+    prefill.submit("a")
+    prefill.submit("b")
+    prefill.turn()
+    for name in "bbaa":
+        prefill.loop.abort(RequestId(name))
+    prefill.turn()
+    assert prefill.engine.load.free_blocks == BLOCKS
+    assert not prefill.loop.prefill._prompts
