@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kv_transfer.api import Sealed
+from kv_transfer.api import Outcome, Sealed, Settled
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
@@ -17,11 +17,17 @@ from kv_transfer.side_channel.poller import Poller, Ready
 from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.side_channel.wakeup import Wakeup
 from kv_transfer.thread.books import Command, CommandQueue
-from kv_transfer.thread.service import READING_PAUSE_S, TransferService
+from kv_transfer.thread.service import (
+    IDLE_TURN_S,
+    OPEN_TURN_S,
+    READING_PAUSE_S,
+    TransferService,
+)
 from kv_transfer.thread.threaded import ThreadedSource
 from kv_transfer.ticket import LEASE_S, KvTicket
 from kv_transfer.wire import (
     SILENCE_S,
+    Gone,
     Hello,
     Look,
     News,
@@ -145,6 +151,31 @@ def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
         service.commands.post(lambda: setattr(service, "clock", offer_and_ask))
         service.turn(0)
         assert isinstance(sink.answer(), News)
+
+
+def test_who_reads_from_a_node_that_ends_is_told(rig: Rig) -> None:
+    service = rig.service
+    service.offers.offer("t", None)
+    with calling((HERE, service.identity.port)) as sink:
+        sink.say(Hello("same", KvLayout("bytes", 1, 1, ())))
+        sink.say(Look("t", None, 0))
+        while not service.offers._leases._deadlines["t"]:
+            service.turn()
+        assert [type(sink.answer()) for _ in range(2)] == [Welcome, News]
+        service.end()
+        assert list(service.queues.settled) == [Settled("t", Outcome.WITHDRAWN)]
+        assert sink.answer() == Gone("t", Outcome.WITHDRAWN)
+
+
+def test_what_is_open_is_looked_after_soon(rig: Rig) -> None:
+    """Nothing happens when a lease ends, or when a source is silent for too long."""
+    service = rig.service
+    assert service._turn_s() == IDLE_TURN_S
+    service.offers.offer("t", None)
+    assert service._turn_s() == OPEN_TURN_S
+    service.offers.withdraw("t")
+    service.pulls.hold(KvTicket("s/t", "s", HERE, 9, "same"), now=0.0)
+    assert service._turn_s() == OPEN_TURN_S
 
 
 @pytest.mark.parametrize("where", ["it waits", "it works"])
