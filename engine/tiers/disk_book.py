@@ -22,9 +22,6 @@ class DiskBook:
         self._writing: dict[bytes, int] = {}
         self._lost: set[int] = set()
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._place_of
-
     def __len__(self) -> int:
         return len(self._place_of)
 

@@ -13,9 +13,6 @@ class HostBook:
         self._pins: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, None] = OrderedDict()
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._slot_of
-
     def __len__(self) -> int:
         return len(self._slot_of)
 

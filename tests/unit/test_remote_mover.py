@@ -16,7 +16,14 @@ from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.ranks import RanksMover
-from kv_transfer.movers.remote import ASK_S, STUCK_S, MoverServer, RankStuck, RemoteMover
+from kv_transfer.movers.remote import (
+    ASK_S,
+    DRIVE_S,
+    STUCK_S,
+    MoverServer,
+    RankStuck,
+    RemoteMover,
+)
 from kv_transfer.regions import RemoteRegion
 from kv_transfer.wire import Welcome
 from tests.fakes.mover import FakeMover
@@ -118,6 +125,15 @@ def test_a_rank_that_stopped_is_noticed_and_one_that_is_slow_is_not(both: Both) 
     both.now += STUCK_S / 2
     with pytest.raises(RankStuck):
         both.remote.poll()
+
+
+def test_an_agent_there_is_kept_going_for_its_peers_and_not_too_often(both: Both) -> None:
+    """Who reads from it waits for that, and nothing else may wake its process."""
+    for elapsed_s, told in ((0.0, True), (DRIVE_S / 2, False), (DRIVE_S, True)):
+        both.now += elapsed_s
+        both.remote.poll()
+        assert both.server.line.poll() is told
+        both.server.turn()
 
 
 def test_ranks_that_were_suspended_together_are_not_stuck(both: Both) -> None:

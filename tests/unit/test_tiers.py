@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from random import Random
 
+import pytest
+
 from api.generator import Leg
 from engine.request import Request, RequestId, Sampling
+from engine.tiers.disk_book import DiskBook
+from engine.tiers.host_book import HostBook
 from engine.tiers.tiers import Tiers
 from kv_transfer.local.connector import LocalSink, LocalSource
 from tests.fakes.engine import FakeEngine
@@ -250,3 +254,23 @@ def test_what_came_back_is_shared_with_who_comes_next() -> None:
     loaded = tiers.book.load[0].loaded
     assert run(engine, ask("next", answer=1))[0] == 12
     assert tiers.book.load[0].loaded == loaded
+
+
+@pytest.mark.parametrize("tier", ["cpu", "disk"])
+def test_what_was_asked_for_lately_is_given_up_last(tier: str) -> None:
+    book = HostBook(2) if tier == "cpu" else DiskBook(2)
+    for key in (b"1", b"2", b"3"):
+        if isinstance(book, HostBook):
+            book.place(key)
+        else:
+            book.begin(key)
+            book.written(key)
+        book.find(b"1")
+    assert [book.find(key) is not None for key in (b"1", b"2", b"3")] == [True, False, True]
+
+
+def test_what_had_to_be_computed_is_counted_in_each_tier() -> None:
+    engine, tiers, _, _ = on_disk()
+    before = [tier.misses for tier in tiers.book.load]
+    run(engine, ask("new", (9,) * 12))
+    assert [tier.misses for tier in tiers.book.load] == [count + 2 for count in before]
