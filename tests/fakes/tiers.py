@@ -24,7 +24,7 @@ class ScriptedDisk:
     def __init__(self, host: HostMemory, random: Random, **chance: float) -> None:
         self.broken = False
         self.stopped = False
-        self.done = list[DiskJob]()
+        self.done, self.failed = list[DiskJob](), list[DiskJob]()
         self._host, self._random, self._chance = host, random, chance
         self._content: dict[int, tuple[bytes, bytes]] = {}
         self._reads, self._writes = list[DiskJob](), list[DiskJob]()
@@ -52,6 +52,7 @@ class ScriptedDisk:
             if job.operation is DiskOperation.READ:
                 slot.fill_(255)
             self._content.pop(job.place, None)
+            self.failed.append(job)
             return False
         if job.operation is DiskOperation.WRITE:
             self._content[job.place] = job.key, slot.numpy().tobytes()

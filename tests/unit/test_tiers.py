@@ -7,8 +7,10 @@ import pytest
 
 from api.generator import Leg
 from engine.request import Request, RequestId, Sampling
+from engine.tiers.book import TierBook
 from engine.tiers.disk_book import DiskBook
 from engine.tiers.host_book import HostBook
+from engine.tiers.moves import DiskOperation
 from engine.tiers.tiers import Tiers
 from kv_transfer.local.connector import LocalSink, LocalSource
 from tests.fakes.engine import FakeEngine
@@ -274,3 +276,19 @@ def test_what_had_to_be_computed_is_counted_in_each_tier() -> None:
     before = [tier.misses for tier in tiers.book.load]
     run(engine, ask("new", (9,) * 12))
     assert [tier.misses for tier in tiers.book.load] == [count + 2 for count in before]
+
+
+def test_what_could_not_be_read_is_not_looked_for_again() -> None:
+    """It is computed, and may then be written again."""
+    book, key, waits = TierBook(HostBook(4), 1), b"key", RequestId("waits")
+    book.add_disk(DiskBook(4, [(key, 2)]))
+    assert book.fetch(waits, [key])
+    (read,) = book.jobs
+    book.finish_job(read, ok=False)
+    assert book.take_ended_fetches() == [waits]
+    assert not book.restore(key, 0)
+    book.release(waits)
+    assert not book.fetch(waits, [key])
+    book.store(key, 0)
+    assert book.jobs[1].operation is DiskOperation.WRITE
+    book.check()

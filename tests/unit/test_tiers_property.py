@@ -1,5 +1,6 @@
 """With tiers below KV memory, whatever comes: the same tokens, no block and no slot lost."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from random import Random
@@ -7,6 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.tiers.moves import DiskOperation
 from engine.tiers.tiers import Tiers
 from tests.fakes.tiers import ScriptedDisk, put_tiers_under
 from tests.unit.test_scheduling_property import Arrival, engine_for, events, limits, play
@@ -77,6 +79,12 @@ def test_these_plays_do_move_blocks_both_ways() -> None:
 
 
 def _moved() -> Iterator[tuple[int, ...]]:
+    for tiers in _played(late=0.3):
+        yield tuple(n for tier in tiers.book.load for n in (tier.stored, tier.loaded))
+
+
+def _played(**chance: float) -> Iterator[Tiers]:
+    """Prompts with the same beginnings, so that much comes back from disk."""
     for seed in range(60):
         random = Random(seed)
         engine = engine_for(
@@ -86,10 +94,20 @@ def _moved() -> Iterator[tuple[int, ...]]:
             engine,
             slots=8,
             places=30,
-            disk=lambda host: ScriptedDisk(host, Random(0), late=0.3),
+            disk=lambda host: ScriptedDisk(host, Random(0), **chance),
         )
         happens = [
             Arrival((0, 1) * random.randint(1, 9), 8, None, 0, "generate") for _ in range(20)
         ]
         play(engine, [one for arrival in happens for one in (arrival, "turn")])
-        yield tuple(n for tier in tiers.book.load for n in (tier.stored, tier.loaded))
+        yield tiers
+
+
+def test_reads_and_writes_that_fail_change_no_token() -> None:
+    """A slot may have any bytes then, and so may a place on disk."""
+    failed = Counter[DiskOperation]()
+    for tiers in _played(late=0.3, fails=0.2):
+        settle(tiers)
+        assert isinstance(tiers.disk, ScriptedDisk)
+        failed.update(job.operation for job in tiers.disk.failed)
+    assert min(failed[operation] for operation in DiskOperation) > 20, failed
