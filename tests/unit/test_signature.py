@@ -55,8 +55,10 @@ def test_who_alone_was_ahead_is_heard_within_the_window_once_its_clock_is_right(
         signed(100.0) | {"http_address": "evil:1"},
         signed(60.0),
         signed(140.0),
+        signed(100.0) | {"mac": "text"},
+        sign(BARE, b"key", wall_time=float("nan")),
     ],
-    ids=["unsigned", "key", "changed", "old", "future"],
+    ids=["unsigned", "key", "changed", "old", "future", "no bytes", "no time"],
 )
 def test_what_is_not_ours_or_not_new_is_refused(message: dict[str, object]) -> None:
     with pytest.raises(MalformedRegistration):
