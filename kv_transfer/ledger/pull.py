@@ -5,6 +5,7 @@ may write to them, so a failed pull stays in ENDING until the last of its reads 
 ticket that is only held has no blocks yet; if it fails, it waits for the job that pulls it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,7 +45,7 @@ class Pull:
     in_flight: int = 0  # reads
     sealed: Sealed | None = None
     error: TransferError | None = None
-    looked_at: float | None = None
+    looked_at: float = -math.inf
     moving_since: float = 0.0
     num_bytes: int = 0  # read, or being read
     seconds: float = 0.0
@@ -79,7 +80,7 @@ class Pull:
 
     def is_due(self, beat_s: float, *, now: float) -> bool:
         """Whether it is time for a Look, if it sends any."""
-        return self.looked_at is None or now - self.looked_at >= beat_s
+        return now - self.looked_at >= beat_s
 
     def look(self, *, now: float) -> Look:
         """The Look to send; it renews the lease."""
