@@ -66,7 +66,8 @@ class Announcer:
             now = time.monotonic()
             for reach, dialler in zip(self.reachabilities, self._diallers, strict=True):
                 reach.check(now=now, sent=sent)
-                dialler.check(away=reach.away_since is not None, now=now)
+                if dialler.check(away=reach.away_since is not None, now=now):
+                    reach.begin_anew(now=now)
             await asyncio.sleep(self.beat_s)
 
     def announce_now(self) -> None:

@@ -41,14 +41,19 @@ class Dialler:
         dialler._connect()
         return dialler
 
-    def check(self, *, away: bool, now: float) -> None:
-        """Try the other family if the proxy is away for long. Call it on a timer."""
+    def check(self, *, away: bool, now: float) -> bool:
+        """Try the other family if the proxy is away for long. Call it on a timer.
+
+        True: it is tried now, and what ZMQ has reported until now was of the one before.
+        """
         if not away or self._literal:
             self._turned_at = now
-        elif now - self._turned_at >= TURN_S:
-            self._socket.disconnect(self._endpoint)
-            self._ipv6, self._turned_at = not self._ipv6, now
-            self._connect()
+        if now - self._turned_at < TURN_S:
+            return False
+        self._socket.disconnect(self._endpoint)
+        self._ipv6, self._turned_at = not self._ipv6, now
+        self._connect()
+        return True
 
     def _connect(self) -> None:
         self._socket.setsockopt(zmq.IPV6, self._ipv6)

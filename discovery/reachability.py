@@ -59,6 +59,11 @@ class ProxyReachability:
         self._log_connection(now)
         self._log_replies(answered=self._answered(), sent=sent)
 
+    def begin_anew(self, *, now: float) -> None:
+        """The dealer has left for another address: a connection made meanwhile is gone."""
+        self._connection_events()
+        self.away_since = now if self.away_since is None else self.away_since
+
     def _log_connection(self, now: float) -> None:
         if self.away_since is None and self.logged_away:
             logger.info("the proxy at %s is there now", self.proxy)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import zmq
 
+from discovery.dialler import TURN_S, Dialler
 from discovery.reachability import MOST_UNANSWERED, PATIENCE_S, SILENT, ProxyReachability
 from discovery.replies import REPLY
 
@@ -136,3 +137,36 @@ def test_who_says_nothing_waits_for_no_answer(sockets: Sockets, said: Said) -> N
     for _ in range(MOST_UNANSWERED - 1):
         reach.check(now=1, sent=True)
     assert said() == []
+
+
+@dataclass
+class ByIpv4:
+    """A dealer to a proxy that has no IPv6 address."""
+
+    dealer: zmq.Socket[bytes]
+    ipv6: int = 0
+
+    def setsockopt(self, option: int, value: int, /) -> None:
+        assert option == zmq.IPV6
+        self.ipv6 = value
+
+    def connect(self, addr: str) -> None:
+        if not self.ipv6:
+            self.dealer.connect(addr)
+
+    def disconnect(self, addr: str) -> None:
+        self.dealer.disconnect(addr)
+
+
+def test_a_connection_that_was_made_while_it_was_given_up_does_not_count(
+    sockets: Sockets,
+) -> None:
+    dealer, (router, port) = sockets.of(zmq.DEALER), sockets.router()
+    reach = sockets.reach(dealer)
+    dialler = Dialler.connect(ByIpv4(dealer), f"localhost:{port}", now=0)
+    dealer.send(b"")
+    assert router.poll(5000)  # the connection stands, and `reach` does not know yet
+    assert dialler.check(away=True, now=TURN_S)
+    reach.begin_anew(now=TURN_S)
+    reach.check(now=2 * TURN_S)
+    assert reach.away_since is not None
