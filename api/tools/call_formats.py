@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from api.tools.functions import INPUT, InputSchema
-from api.tools.parsing.ways import (
-    Overlapping,
-    TooManyWays,
-    properties_of,
-    required_of,
-    ways_of,
+from api.tools.object_schemas import (
+    inexpressible,
+    is_open,
+    members_of,
+    numbers_of,
+    without_counts,
 )
+from api.tools.parsing.ways import Overlapping, TooManyWays, required_of, ways_of
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     ConstString,
@@ -38,16 +39,10 @@ from engine.request import LONGEST_SOURCE
 Schema = Mapping[str, Any]
 ANY_OBJECT: Schema = {"type": "object"}
 DEFINITIONS = ("$defs", "definitions")
-REFUSED_ONE_OF = JsonSchema({"oneOf": [{}, {}]})
+REFUSED_ONE_OF = Sequential((JsonSchema({"oneOf": [{}, {}]}),))
 """No grammar has it, as where calls are JSON."""
 FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
 """References outside the definitions, which cannot be resolved for one argument alone."""
-INEXPRESSIBLE = frozenset(
-    {
-        *("dependentRequired", "dependentSchemas", "propertyNames", "not", "if", "then"),
-        *("else", "unevaluatedProperties"),
-    }
-)
 BLANKS = r"[ \t\r\n]*"
 TOO_LONG = f"tools: arguments of a function take a grammar of over {LONGEST_SOURCE} characters"
 
@@ -143,32 +138,12 @@ def json_call_format(name: str, schema: Schema, key: str = "arguments") -> Forma
     return seq(f'{{"name": "{name}", "{key}": ', arguments_format(schema), "}")
 
 
-def members_of(schema: Schema) -> Mapping[str, object]:
-    """The schema's properties, and what it only requires, by name."""
-    named, other = properties_of(schema), schema.get("additionalProperties", True)
-    needed = schema.get("required") if required_of(schema) else ()
-    return {**named, **{key: other for key in needed or () if key not in named}}
-
-
-def inexpressible(schema: Schema) -> JsonSchema | None:
-    """The schema as JSON, if it says more about an object than which members it has: no grammar
-    has such JSON either, so a request is refused as it is where calls are JSON.
-    """
-    named, (least, most) = members_of(schema), numbers_of(schema)
-    counted = least > len(required_of(schema)) or 0 <= most < len(named)
-    closed = schema.get("additionalProperties") is False
-    missing = closed and len(named) > len(properties_of(schema))
-    says_more = (counted and not is_open(schema)) or missing
-    refused = says_more or not INEXPRESSIBLE.isdisjoint(schema)
-    return JsonSchema(dict(schema)) if refused else None
-
-
 def object_format(schema: Schema, one: Callable[[Schema], Format]) -> Format:
     """An object that fits the schema in one of its ways, each of which `one` formats. Raises
     WireError, as `format_each` does.
     """
     ways = object_ways(schema)
-    if isinstance(ways, JsonSchema):
+    if isinstance(ways, Sequential):
         return ways
     written = [one(way) for way in ways]
     if sum(len(msgspec.json.encode(form)) for form in written) > LONGEST_SOURCE:
@@ -176,7 +151,7 @@ def object_format(schema: Schema, one: Callable[[Schema], Format]) -> Format:
     return written[0] if len(ways) == 1 else Either(tuple(written))
 
 
-def object_ways(schema: Schema) -> Sequence[Schema] | JsonSchema:
+def object_ways(schema: Schema) -> Sequence[Schema] | Sequential:
     """The ways in which an object fits the schema, or a format that is refused as JSON if one
     of them cannot be expressed. Raises WireError if there are too many.
     """
@@ -186,19 +161,10 @@ def object_ways(schema: Schema) -> Sequence[Schema] | JsonSchema:
         raise WireError(TOO_LONG, "tools") from error
     except Overlapping:
         return REFUSED_ONE_OF
+    if not ways:
+        return Sequential((JsonSchema(json_schema=False),))
     refused = [found for way in ways if (found := inexpressible(way))]
-    return (refused[0] if refused else ways) if ways else JsonSchema(json_schema=False)
-
-
-def numbers_of(schema: Schema) -> tuple[int, int]:
-    """The least and the greatest number of members; -1: any."""
-    least, most = schema.get("minProperties"), schema.get("maxProperties")
-    return least if isinstance(least, int) else 0, most if isinstance(most, int) else -1
-
-
-def is_open(schema: Schema) -> bool:
-    """Whether the schema names no properties and allows any."""
-    return not members_of(schema) and schema.get("additionalProperties") is not False
+    return refused[0] if refused else [one for way in ways for one in without_counts(way)]
 
 
 def format_each(

@@ -7,12 +7,10 @@ from api.tools.call_formats import (
     argument_format,
     format_each,
     input_as_text,
-    is_open,
-    members_of,
-    numbers_of,
     object_format,
     seq,
 )
+from api.tools.object_schemas import is_open, members_of, numbers_of
 from api.tools.parsing.json_types import accepted_types
 from api.tools.parsing.listed_values import Values, listed_values
 from api.tools.parsing.ways import required_of

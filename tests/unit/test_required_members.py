@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api.tools.dialects.known import DIALECTS
+from api.wire import WireError
 from engine.errors import GrammarRefused
 from engine.grammars.checking import GrammarChecker
 from tests.fakes.tools import offered, read
@@ -22,6 +23,7 @@ WRITTEN = [
 ]
 REFUSED: list[dict[str, Any]] = [
     {**TWO, "minProperties": 1},
+    {**TWO, "minProperties": 2, "additionalProperties": False},
     {**TWO, "maxProperties": 1},
     {**TWO, "required": ["c"], "additionalProperties": False},
     {**TWO, "dependentRequired": {"a": ["b"]}},
@@ -54,6 +56,42 @@ def test_an_open_object_has_as_many_members_as_it_must(name: str) -> None:
     number = {"minProperties": 2, "maxProperties": 3, "additionalProperties": {"const": 1}}
     for seed in range(3):
         assert 2 <= len(walk(name, number, seed)) <= 3
+
+
+ONE_OF = {"properties": {"a": COUNT, "b": COUNT, "c": COUNT}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize(
+    ("counted", "fits"),
+    [
+        ({"minProperties": 1}, range(1, 4)),
+        ({"maxProperties": 1}, range(2)),
+        ({"minProperties": 1, "maxProperties": 1}, range(1, 2)),
+        ({"minProperties": 2, "required": ["b"]}, range(2, 4)),
+        ({"maxProperties": 2, "required": ["b"]}, range(1, 3)),
+    ],
+)
+def test_counts_that_json_keeps_to_are_kept_to_in_all_forms(
+    name: str, counted: dict[str, Any], fits: range
+) -> None:
+    seen = {frozenset(walk(name, {**ONE_OF, **counted}, seed)) for seed in range(6)}
+    assert {*map(len, seen)} <= {*fits}
+    assert len(seen) > 1
+    assert all(one.issuperset(counted.get("required", ())) for one in seen)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_members_without_names_beside_others_are_refused(name: str) -> None:
+    asked = {"properties": {"a": COUNT}, "required": ["a"], "minProperties": 2}
+    with pytest.raises(WireError, match="minProperties is higher"):
+        grammar_of(name, "", offered([strict("f", asked)]))
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_what_is_no_name_is_not_required(name: str) -> None:
+    odd = {"properties": {"a": COUNT}, "required": ["a", [], 1], "additionalProperties": False}
+    assert walk(name, odd, 0).keys() == {"a"}
 
 
 def test_what_is_refused_in_json_is_refused_in_all_forms() -> None:

@@ -19,13 +19,12 @@ from api.tools.call_formats import (
     Schema,
     argument_format,
     format_each,
-    inexpressible,
     input_as_text,
     members_format,
-    members_of,
     object_ways,
     seq,
 )
+from api.tools.object_schemas import inexpressible, members_of, overlaid, without_counts
 from api.tools.parsing.json_types import (
     ANY_TYPE,
     TYPES,
@@ -33,14 +32,13 @@ from api.tools.parsing.json_types import (
     accepted_types,
     resolve_reference,
 )
-from api.tools.parsing.ways import SEVERAL, properties_of, required_of
+from api.tools.parsing.ways import SEVERAL, required_of
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
     ConstString,
     Either,
     Format,
-    JsonSchema,
     Optional,
     Regex,
     Repeated,
@@ -102,7 +100,7 @@ class ValueForm:
         for several in SEVERAL:
             if isinstance(ways := plain.get(several), list) and ways:
                 rest = {key: one for key, one in plain.items() if key != several}
-                return _one_of(self.value(_both(rest, one), path, types) for one in ways)
+                return _one_of(self.value(overlaid(rest, one), path, types) for one in ways)
         return _one_of(self._by_type(plain, path, types))
 
     def _by_type(self, plain: Schema, path: Path, types: JsonTypes) -> Iterable[Format | None]:
@@ -129,9 +127,9 @@ class ValueForm:
         for one in filter(lambda one: isinstance(one, Mapping), others):
             if self._circles(path) or (found := self._resolved(one, path)) is None:
                 return None
-            plain, path = _both(plain, found[0]), found[1]
+            plain, path = overlaid(plain, found[0]), found[1]
         own = {key: one for key, one in schema.items() if key not in ELSEWHERE}
-        return _both(plain, own), path
+        return overlaid(plain, own), path
 
     def _circles(self, path: Path) -> bool:
         """Whether a path leads in circles too often."""
@@ -142,13 +140,16 @@ class ValueForm:
         if self.root is ANY_OBJECT:  # of a function that is not strict, however deep
             anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))
             return seq("{", anything)  # the last brace included
-        if isinstance(ways := object_ways(self.root), JsonSchema):
+        if isinstance(ways := object_ways(self.root), Sequential):
             return ways
         return _one_of(self.value(way, among=TYPES["object"]) for way in ways)
 
     def _object(self, schema: Schema, path: Path) -> Format | None:
         if (refused := inexpressible(schema)) is not None:
             return refused
+        return _one_of(self._members(one, path) for one in without_counts(schema))
+
+    def _members(self, schema: Schema, path: Path) -> Format | None:
         inner, has_to = replace(self, nested=True), required_of(schema)
         named = {key: inner.value(one, path) for key, one in members_of(schema).items()}
         if any(named[key] is None for key in named if key in has_to):
@@ -252,16 +253,6 @@ def _in_marks(opens: str, values: Sequence[Format | None], closes: str) -> Forma
     """All the values with commas between them; None: one of them is missing."""
     found = [part for one in values if one for part in (",", one)]
     return None if None in values else seq(opens, *found[1:], closes)
-
-
-def _both(one: Schema, other: object) -> Schema:
-    """A schema with the keywords of two, where the second's count unless they are members."""
-    if not isinstance(other, Mapping):
-        return one
-    members = {**properties_of(one), **properties_of(other)}
-    needed = [*dict.fromkeys([*required_of(one), *required_of(other)])]
-    joined = {"properties": members} | ({"required": needed} if needed else {})
-    return {**one, **other, **(joined if members or needed else {})}
 
 
 def _first_items(schema: Schema) -> tuple[Sequence[object], object]:

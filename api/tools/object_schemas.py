@@ -1,0 +1,91 @@
+"""What a schema says of an object's members: names, which are required, how many. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from api.tools.parsing.ways import properties_of, required_of
+from api.wire import WireError
+from engine.grammars.structural_tags import JsonSchema, Sequential
+
+ObjectSchema = Mapping[str, Any]
+INEXPRESSIBLE = (
+    *("dependentRequired", "dependentSchemas", "propertyNames", "not", "if", "then", "else"),
+    "unevaluatedProperties",
+)
+MOST_COUNTED = 64  # optional members of which at least, or at most, one may be written
+UNNAMED = "tools: minProperties is higher than the number of the members that have names"
+
+
+def members_of(schema: ObjectSchema) -> Mapping[str, object]:
+    """The schema's properties, and what it only requires, by name."""
+    named, other = properties_of(schema), schema.get("additionalProperties", True)
+    needed = schema.get("required") if required_of(schema) else None
+    added = [one for one in needed or () if isinstance(one, str) and one not in named]
+    return {**named, **dict.fromkeys(added, other)}
+
+
+def numbers_of(schema: ObjectSchema) -> tuple[int, int]:
+    """The least and the greatest number of members; -1: any."""
+    least, most = schema.get("minProperties"), schema.get("maxProperties")
+    return least if isinstance(least, int) else 0, most if isinstance(most, int) else -1
+
+
+def is_open(schema: ObjectSchema) -> bool:
+    """Whether the schema names no properties and allows any."""
+    return not members_of(schema) and schema.get("additionalProperties") is not False
+
+
+def overlaid(one: ObjectSchema, other: object) -> ObjectSchema:
+    """A schema with the keywords of two, where the second's count unless they are members."""
+    if not isinstance(other, Mapping):
+        return one
+    members = {**properties_of(one), **properties_of(other)}
+    needed = [*dict.fromkeys([*required_of(one), *required_of(other)])]
+    joined = {"properties": members} | ({"required": needed} if needed else {})
+    return {**one, **other, **(joined if members or needed else {})}
+
+
+def inexpressible(schema: ObjectSchema) -> Sequential | None:
+    """The schema as JSON that has no grammar, if it says more about an object than can be
+    written: a request is refused, and as it is where calls are JSON. Raises WireError for
+    members without names, which only JSON has beside others.
+    """
+    refused = Sequential((JsonSchema(dict(schema)), JsonSchema(json_schema=False)))
+    named, needed, (least, most) = members_of(schema), required_of(schema), numbers_of(schema)
+    closed = schema.get("additionalProperties") is False
+    ruled = any(key in schema for key in INEXPRESSIBLE)
+    missing = closed and len(named) > len(properties_of(schema))
+    if ruled or missing:
+        return refused
+    if is_open(schema) or (least <= len(needed) and not 0 <= most < len(named)):
+        return None
+    if not closed and len(named) == len(needed) < least and (most < 0 or least <= most):
+        raise WireError(UNNAMED, "tools")
+    one_more, others = len(needed) + 1, 0 < len(named) - len(needed) <= MOST_COUNTED
+    known = least <= one_more and (most in (-1, one_more) or most >= len(named))
+    return None if closed and others and known else refused
+
+
+def without_counts(schema: ObjectSchema) -> Sequence[ObjectSchema]:
+    """Schemas that do not count members, one of which fits wherever this one does, which is
+    none of those that are `inexpressible`: at least, or at most, one of the optional members.
+    """
+    named, needed = members_of(schema), required_of(schema)
+    least, most = numbers_of(schema)
+    others, one_more = [key for key in named if key not in needed], len(needed) + 1
+    at_least_one, at_most_one = least == one_more, most == one_more < len(named)
+    if not others or not (at_least_one or at_most_one):
+        return (schema,)
+    none = [] if at_least_one else [_only(schema, [], [])]
+    after = (() if at_most_one else others[place:] for place in range(1, len(others) + 1))
+    firsts = zip(others, after, strict=True)
+    return (*none, *(_only(schema, [first], rest) for first, rest in firsts))
+
+
+def _only(schema: ObjectSchema, also: Sequence[str], optional: Sequence[str]) -> ObjectSchema:
+    """The same with these members required, and these optional, beside those required."""
+    named, needed = members_of(schema), [*required_of(schema), *also]
+    kept = {key: one for key, one in named.items() if key in needed or key in optional}
+    counts = ("minProperties", "maxProperties")
+    other = {key: one for key, one in schema.items() if key not in counts}
+    return {**other, "properties": kept, "required": needed}
