@@ -5,11 +5,12 @@ from typing import Any
 
 from api.tools.parsing.ways import properties_of, required_of
 from api.wire import WireError
+from engine.grammars.schemas import NAMES, takes_any_name
 from engine.grammars.structural_tags import JsonSchema, Sequential
 
 ObjectSchema = Mapping[str, Any]
 INEXPRESSIBLE = (
-    *("dependentRequired", "dependentSchemas", "propertyNames", "not", "if", "then", "else"),
+    *("dependentRequired", "dependentSchemas", "not", "if", "then", "else"),
     "unevaluatedProperties",
 )
 MOST_COUNTED = 64  # optional members of which at least, or at most, one may be written
@@ -55,7 +56,7 @@ def inexpressible(schema: ObjectSchema) -> Sequential | None:
     closed = schema.get("additionalProperties") is False
     ruled = any(key in schema for key in INEXPRESSIBLE)
     missing = closed and len(named) > len(properties_of(schema))
-    if ruled or missing:
+    if ruled or missing or not takes_any_name(schema.get(NAMES, True)):
         return refused
     if is_open(schema) or (least <= len(needed) and not 0 <= most < len(named)):
         return None

@@ -1,7 +1,8 @@
 """Removes annotations from a JSON Schema before it is compiled as a grammar. Pure.
 
 A `format` that JSON Schema does not define has no effect: it is an annotation (draft 2020-12,
-Validation, 7.2.3). OpenAPI has `int64` and `byte`, pydantic `path` and `password`.
+Validation, 7.2.3). OpenAPI has `int64` and `byte`, pydantic `path` and `password`. Nor has the
+`propertyNames` that zod writes for each record: names are strings.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ DEFINED = frozenset(
         *("uuid", "uri-template", "json-pointer", "relative-json-pointer", "regex"),
     }
 )
+NAMES = "propertyNames"
+TITLED = frozenset({"type", "title", "description"})
 NAMED = frozenset(
     {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
 )
@@ -21,7 +24,7 @@ NAMED = frozenset(
 NESTED = frozenset(
     {
         *("additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "else"),
-        *("if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then"),
+        *("if", "items", "not", "oneOf", "prefixItems", NAMES, "then"),
         *("unevaluatedItems", "unevaluatedProperties"),
     }
 )
@@ -37,8 +40,19 @@ def without_annotations(schema: Any) -> Any:  # noqa: ANN401  JSON of any shape
     return {
         key: _within(key, value)
         for key, value in schema.items()
-        if key != "format" or not isinstance(value, str) or value in DEFINED
+        if not (_is_unknown_format(key, value) or (key == NAMES and takes_any_name(value)))
     }
+
+
+def takes_any_name(names: object) -> bool:
+    """Whether this value of `propertyNames` allows every name."""
+    if not isinstance(names, Mapping):
+        return names is True
+    return names.keys() <= TITLED and names.get("type", "string") == "string"
+
+
+def _is_unknown_format(key: str, value: object) -> bool:
+    return key == "format" and isinstance(value, str) and value not in DEFINED
 
 
 def _within(key: str, value: Any) -> Any:  # noqa: ANN401  JSON of any shape

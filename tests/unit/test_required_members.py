@@ -94,6 +94,15 @@ def test_what_is_no_name_is_not_required(name: str) -> None:
     assert walk(name, odd, 0).keys() == {"a"}
 
 
+@pytest.mark.parametrize("names", [True, {}, {"type": "string", "description": "a city"}])
+def test_names_of_any_form_are_no_reason_to_refuse(names: object) -> None:
+    record = {"propertyNames": names, "additionalProperties": COUNT}
+    with GrammarChecker() as checker:
+        for name in NAMES:
+            for schema in (record, {"properties": {"a": {"type": "object", **record}}}):
+                checker.check(grammar_of(name, "", offered([strict("f", schema)])))
+
+
 def test_what_is_refused_in_json_is_refused_in_all_forms() -> None:
     with GrammarChecker() as checker:
         for schema in REFUSED:
