@@ -18,6 +18,7 @@ READING = """
 import os, signal, cyclopts
 cyclopts.App.__call__ = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
 """
+HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 IGNORING = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 RUN = """
 import signal
@@ -31,8 +32,9 @@ finally:
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
+    """Its signals are those of a terminal, also where the tests run in the background."""
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", HEARING + code], capture_output=True, text=True, cwd=ROOT
     )
 
 
