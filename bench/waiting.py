@@ -3,9 +3,8 @@
 A prompt that waits for its turn has an offer at its prefill node, and one that waits for room
 at a decode node is held there. Both are looked after at every turn of the transfer thread,
 which shares the interpreter with the engine; a decode node looks for room at every step, and
-so does the scheduler in its queue.
-None of that should take longer because more of them wait, when nothing is due for them. No
-sockets, no model.
+so does the scheduler in its queue. None of that should take longer because more of them wait,
+when nothing is due for them. No sockets, no model.
 """
 
 import statistics

@@ -18,7 +18,13 @@ from api.tools.object_schemas import (
     numbers_of,
     without_counts,
 )
-from api.tools.parsing.ways import Overlapping, TooManyWays, required_of, ways_of
+from api.tools.parsing.ways import (
+    MOST_WAYS,
+    Overlapping,
+    TooManyWays,
+    required_of,
+    ways_of,
+)
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     ConstString,
@@ -164,7 +170,12 @@ def object_ways(schema: Schema) -> Sequence[Schema] | Sequential:
     if not ways:
         return Sequential((JsonSchema(json_schema=False),))
     refused = [found for way in ways if (found := inexpressible(way))]
-    return refused[0] if refused else [one for way in ways for one in without_counts(way)]
+    if refused:
+        return refused[0]
+    uncounted = [one for way in ways for one in without_counts(way)]
+    if len(uncounted) > MOST_WAYS:
+        raise WireError(TOO_LONG, "tools")
+    return uncounted
 
 
 def format_each(

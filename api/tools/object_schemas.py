@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from api.tools.parsing.ways import properties_of, required_of
+from api.tools.parsing.ways import MOST_WAYS, properties_of, required_of
 from api.wire import WireError
 from engine.grammars.schemas import NAMES, takes_any_name
 from engine.grammars.structural_tags import JsonSchema, Sequential
@@ -13,7 +13,7 @@ INEXPRESSIBLE = (
     *("dependentRequired", "dependentSchemas", "not", "if", "then", "else"),
     "unevaluatedProperties",
 )
-MOST_COUNTED = 64  # optional members of which at least, or at most, one may be written
+MOST_COUNTED = MOST_WAYS - 1  # optional members of which at least, or at most, one is written
 UNNAMED = "tools: minProperties is higher than the number of the members that have names"
 
 

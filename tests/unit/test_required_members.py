@@ -82,6 +82,17 @@ def test_counts_that_json_keeps_to_are_kept_to_in_all_forms(
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
+def test_counts_within_several_ways_count_as_ways(name: str) -> None:
+    """Or a small schema becomes thousands of ways, and takes a second to be found too long."""
+    many = {"properties": {f"p{number}": COUNT for number in range(40)}, "minProperties": 1}
+    closed = {**many, "additionalProperties": False}
+    grammar_of(name, "", offered([strict("f", closed)]))
+    twice = {**closed, "anyOf": [{"title": "one"}, {"title": "two"}]}
+    with pytest.raises(WireError, match="grammar of over"):
+        grammar_of(name, "", offered([strict("f", twice)]))
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
 def test_members_without_names_beside_others_are_refused(name: str) -> None:
     asked = {"properties": {"a": COUNT}, "required": ["a"], "minProperties": 2}
     with pytest.raises(WireError, match="minProperties is higher"):
