@@ -1,5 +1,6 @@
 """What calls show of nodes and of pairs, and what they do not."""
 
+import gc
 import time
 
 import msgspec
@@ -198,10 +199,15 @@ def test_with_a_thousand_nodes_and_one_in_trouble_it_is_asked_in_no_time() -> No
     health = cluster(0, 1000)
     breaks(health, "d7", 0)
     nodes = health.registry.nodes(Role.DECODE, now=0)
-    begun = time.process_time()
-    for _ in range(10):
-        assert len(health.healthy(nodes, now=0.5)) == 999
-    assert time.process_time() - begun < 0.1
+    gc.collect()
+    gc.disable()  # of whatever ran here before: it takes half a second
+    try:
+        begun = time.process_time()
+        for _ in range(10):
+            assert len(health.healthy(nodes, now=0.5)) == 999
+        assert time.process_time() - begun < 0.1
+    finally:
+        gc.enable()
 
 
 def test_what_is_gone_for_long_costs_no_plan_anything() -> None:
