@@ -73,7 +73,7 @@ async def _prefill_behind_wires(cluster: Running, folder: Path) -> AsyncGenerato
         lambda name, line: show(f"{name} | {line}"),
         FLAGS,
     )
-    async with asyncio.TaskGroup() as group:
+    async with aclosing(wires), asyncio.TaskGroup() as group:
         tasks = [group.create_task(node.run()), group.create_task(follow(wires, [node]))]
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -84,7 +84,6 @@ async def _prefill_behind_wires(cluster: Running, folder: Path) -> AsyncGenerato
         finally:
             for task in tasks:
                 task.cancel()
-    await wires.close()
 
 
 async def _is_known(cluster: Running) -> bool:

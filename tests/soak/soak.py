@@ -5,7 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,7 +83,7 @@ class Soak:
             for role in ("prefill", "decode")
         ]
         mischief = Mischief(victims, wires, random.Random(chance.random()))
-        async with asyncio.TaskGroup() as group:
+        async with aclosing(wires), asyncio.TaskGroup() as group:
             tasks = [group.create_task(victim.run()) for victim in victims]
             tasks.append(group.create_task(follow(wires, victims)))
             tasks += [group.create_task(hand) for hand in mischief.hands(HANDS)]
@@ -92,7 +92,6 @@ class Soak:
             finally:
                 for task in tasks:
                     task.cancel()
-        await wires.close()
 
     async def _ask(
         self,

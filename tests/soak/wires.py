@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kv_transfer.side_channel.frames import LENGTH_BYTES
+from kv_transfer.side_channel.introduction import LONGEST_SAID
+
 BEHIND, FRONT = "127.0.0.1", "127.0.0.2"
 PIECE = 64 << 10
-ZMQ_GREETING = 0xFF
-HTTP_METHODS = b"GPHD"
+HTTP_METHODS = {b"GET", b"HEAD", b"POST", b"DELETE"}
 LISTENING, HERE = "0A", "0100007F"  # as /proc/net/tcp has them
 SIDE, DATA, HTTP = "side channel", "data", "http"
 Taker = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -24,7 +26,7 @@ BROKEN = (OSError, asyncio.IncompleteReadError)
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One connection through us; `kind` is known by its first byte."""
+    """One connection through us; `kind` is known by its first bytes."""
 
     sockets: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
     kind: str = ""
@@ -37,7 +39,7 @@ class Link:
 
 @dataclass(slots=True)
 class Wires:
-    """Owns a listener for each port of the nodes behind it, from `follow` to `close`."""
+    """Owns a listener for each port of the nodes behind it, from `follow` to `aclose`."""
 
     chance: random.Random
     done: Counter[str] = field(default_factory=Counter)
@@ -63,7 +65,7 @@ class Wires:
                     self._passer(port), FRONT, port
                 )
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Cut everything."""
         for server in self._servers.values():
             server.close()
@@ -118,7 +120,7 @@ class Wires:
         asked: bool,
     ) -> None:
         while data := await reader.read(PIECE):
-            link.kind = link.kind or _kind(data)
+            link.kind = link.kind or kind_of(data)
             await self._held[link.kind].wait()
             if self._lies and link.kind == DATA and not asked:
                 data = self._spoiled(data)
@@ -162,7 +164,9 @@ def sockets_of(pid: int) -> list[str]:
     return found
 
 
-def _kind(first: bytes) -> str:
-    if first[0] == ZMQ_GREETING:
-        return SIDE
-    return HTTP if first[:1] in HTTP_METHODS else DATA
+def kind_of(first: bytes) -> str:
+    """What a link carries whose client begins so; the TCP mover's secrets are random."""
+    if first.partition(b" ")[0] in HTTP_METHODS:
+        return HTTP
+    said = int.from_bytes(first[:LENGTH_BYTES], "big")  # of the sink's introduction
+    return SIDE if said <= LONGEST_SAID else DATA
