@@ -86,6 +86,7 @@ class NodeIdentity:
                 kv_connector=ready.kv_connector,
                 made_of=ready.made_of,
                 adapters=ready.adapters,
+                max_num_seqs=ready.max_num_seqs,
             )
         )
 

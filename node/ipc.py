@@ -101,6 +101,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
     kv_connector: str | None = None
     made_of: Mapping[str, str] = {}
     adapters: tuple[str, ...] = ()
+    max_num_seqs: int | None = None
 
 
 class EngineStartFailed(msgspec.Struct, frozen=True, tag="refused"):

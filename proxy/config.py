@@ -10,7 +10,8 @@ from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.checks import at_least, is_host, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
-from proxy.admission.limits import QUEUED, UNLIMITED, AdmissionLimits, KeyLimits, LoadLimit
+from proxy.admission.limits import UNLIMITED, AdmissionLimits, LoadLimit
+from proxy.admission.options import LimitOptions
 from proxy.serving.cors import normalized_origin
 
 Policy = Literal["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
@@ -25,19 +26,6 @@ AT_LEAST = {
     "first_sign_timeout_s": 0.1,
     "silence_timeout_s": 3.0,
     "drain_notice_s": 0.0,
-    "max_requests_in_flight": 1,
-    "max_tokens_in_flight": 1,
-    "max_queued_requests": 0,
-    "max_requests_per_key": 1,
-    "max_tokens_per_key": 1,
-    "max_queued_per_key": 0,
-    "requests_per_minute_per_key": 1,
-    "tokens_per_minute_per_key": 1,
-    "max_requests_per_node": 1,
-    "max_tokens_per_node": 1,
-    "max_queued_per_node": 0,
-    "max_requests_per_prefill_node": 1,
-    "max_tokens_per_prefill_node": 1,
     "request_timeout_s": 0.001,
     "slow_client_timeout_s": 1.0,
 }
@@ -45,7 +33,7 @@ AT_LEAST_HERE = {"drain_timeout_s": 0.0, "max_model_len": 1, "max_logprobs": -1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProxyOptions:
+class ProxyOptions(LimitOptions):
     """The settings that do not depend on where the proxy runs. No slots: UpConfig inherits from
     two dataclasses.
     """
@@ -89,45 +77,6 @@ class ProxyOptions:
     foreign_api_key: str | None = None
     """The API key to send to vLLM nodes. Default: none."""
 
-    max_requests_in_flight: int | None = None
-    """Most choices in flight at once; further ones are queued. Default: no limit."""
-
-    max_tokens_in_flight: int | None = None
-    """Most tokens in flight at once, of prompts and answers. Default: no limit."""
-
-    max_queued_requests: int = QUEUED
-    """Most queued requests; further ones are refused."""
-
-    max_requests_per_key: int | None = None
-    """Most choices in flight at once for one API key. Default: no limit."""
-
-    max_tokens_per_key: int | None = None
-    """Most tokens in flight at once for one API key. Default: no limit."""
-
-    max_queued_per_key: int | None = None
-    """Most queued requests of one API key. Default: --max-queued-requests."""
-
-    requests_per_minute_per_key: int | None = None
-    """Most calls of one API key that begin in a minute. Default: no limit."""
-
-    tokens_per_minute_per_key: int | None = None
-    """Most tokens of those calls, of prompts and answers. Default: no limit."""
-
-    max_requests_per_node: int | None = None
-    """Most choices that this proxy has in flight on one decode node. Default: no limit."""
-
-    max_tokens_per_node: int | None = None
-    """Most tokens that this proxy has in flight on one decode node. Default: no limit."""
-
-    max_queued_per_node: int | None = None
-    """Most queued requests for each decode node of a model. Default: --max-queued-requests."""
-
-    max_requests_per_prefill_node: int | None = None
-    """Most prompts of this proxy on one prefill node. Default: no limit."""
-
-    max_tokens_per_prefill_node: int | None = None
-    """Most prompt tokens of this proxy on one prefill node. Default: no limit."""
-
     request_timeout_s: float | None = None
     """Timeout of requests that set none themselves. Default: none."""
 
@@ -166,6 +115,7 @@ class ProxyOptions:
 
     def __post_init__(self) -> None:
         """Refuse what can never work; raises ValueError, naming the flag."""
+        LimitOptions.__post_init__(self)
         for name, least in AT_LEAST.items():
             at_least(least, name, getattr(self, name))
         not_empty(self)
@@ -256,27 +206,6 @@ class ProxyConfig(ProxyOptions):
             prefill_node=self.prefill_node_limits if waits else UNLIMITED,
             queued=self.max_queued_requests,
             node_queued=self.max_queued_per_node,
-        )
-
-    @property
-    def node_limits(self) -> LoadLimit:
-        """The limits of one decode node."""
-        return LoadLimit(self.max_requests_per_node, self.max_tokens_per_node)
-
-    @property
-    def prefill_node_limits(self) -> LoadLimit:
-        """The limits of one prefill node."""
-        return LoadLimit(self.max_requests_per_prefill_node, self.max_tokens_per_prefill_node)
-
-    @property
-    def key_limits(self) -> KeyLimits:
-        """The limits of a key that has none of its own."""
-        return KeyLimits(
-            max_requests=self.max_requests_per_key,
-            max_tokens=self.max_tokens_per_key,
-            max_queued=self.max_queued_per_key,
-            requests_per_minute=self.requests_per_minute_per_key,
-            tokens_per_minute=self.tokens_per_minute_per_key,
         )
 
     @property

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -27,18 +28,15 @@ from api.shutdown_logging import hide_cancellation_tracebacks
 from api.text.tokenizing import load_text_codec
 from discovery.lifeline import end_with, report_to_starter
 from discovery.logs import start_logging
-from discovery.registration import Role
 from discovery.registry import Registry
 from discovery.signed_calls import Signing
 from discovery.terminal import handle_hang_ups
 from engine.grammars.checking import GrammarChecker
-from engine.request import ModelKey
 from proxy.admin.guard import Guard, is_for_clients
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admin.stopping_health import StoppingHealth
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
-from proxy.admission.pools import NodeCounts
 from proxy.admission.rates import RateBuckets
 from proxy.app import create_app
 from proxy.config import ProxyConfig
@@ -155,10 +153,9 @@ def build(
     client = HttpNodeClient(
         lines, *patience, foreign_key=config.foreign_api_key, signing=instances.signing
     )
-    room = NodeCapacity(config.node_limits, config.prefill_node_limits)
     pipeline = Pipeline(
         registry,
-        build_planner(*config.policies, config.local_prefill, Random(), room),
+        build_planner(*config.policies, config.local_prefill, Random(), _capacity(config)),
         client,
         health,
         max_tries=config.tries,
@@ -247,15 +244,15 @@ def _uvicorn(
     return http
 
 
-def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
-    def nodes(model: ModelKey | None) -> NodeCounts:
-        now = time.monotonic()
-        roles = Role.DECODE, Role.PREFILL
-        return NodeCounts(*(len(registry.nodes(role, now=now, model=model)) for role in roles))
+def _capacity(config: ProxyConfig) -> NodeCapacity:
+    return NodeCapacity(config.node_limits, config.prefill_node_limits, config.workers)
 
+
+def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
     rates = RateBuckets(since=time.monotonic())
     admission = Admission(config.limits, config.key_limits, rates=rates)
-    gate = AdmissionGate(admission, nodes, config.request_timeout_s)
+    counts = partial(_capacity(config).count, registry, time.monotonic)
+    gate = AdmissionGate(admission, counts, config.request_timeout_s)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = None if files == resource.RLIM_INFINITY else files // FILES_PER_CLIENT
     write_s = config.slow_client_timeout_s

@@ -1,7 +1,7 @@
 """Limits on running and queued requests, and on rates: of the proxy, of keys, of nodes."""
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,26 @@ class LoadLimit(NamedTuple):
 
 
 UNLIMITED = LoadLimit()
+Auto = Literal["auto"]
+
+
+class NodeLimit(NamedTuple):
+    """The most that may run at one decode node; auto: as many choices as it has seats.
+
+    `seats`, of one node or of several, is None if a node does not say how many it has.
+    """
+
+    requests: int | Auto | None = None
+    tokens: int | None = None
+
+    def of(self, nodes: int, seats: int | None) -> LoadLimit:
+        """The limit of this many nodes together; without any node: any number."""
+        if self.requests == "auto":
+            return LoadLimit(seats, _times(self.tokens, nodes))
+        return LoadLimit(self.requests, self.tokens).times(nodes)
+
+
+UNLIMITED_NODE = NodeLimit()
 
 
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -69,7 +89,7 @@ class AdmissionLimits:
     """
 
     all: LoadLimit = UNLIMITED
-    node: LoadLimit = UNLIMITED
+    node: NodeLimit = UNLIMITED_NODE
     prefill_node: LoadLimit = UNLIMITED
     queued: int = QUEUED
     node_queued: int | None = None
@@ -77,12 +97,14 @@ class AdmissionLimits:
     @property
     def of_nodes(self) -> bool:
         """Whether any limit depends on the number of nodes."""
-        return (self.node, self.prefill_node, self.node_queued) != (UNLIMITED, UNLIMITED, None)
+        return any(
+            one is not None for one in (*self.node, *self.prefill_node, self.node_queued)
+        )
 
     @property
     def none(self) -> bool:
         """Whether no request ever waits."""
-        return (self.all, self.node, self.prefill_node) == (UNLIMITED, UNLIMITED, UNLIMITED)
+        return all(one is None for one in (*self.all, *self.node, *self.prefill_node))
 
     def queued_for(self, nodes: int) -> int | None:
         """How many requests may wait for this many nodes; None: no such limit."""

@@ -16,10 +16,14 @@ from proxy.admission.queue import QueueEntry
 
 
 class NodeCounts(NamedTuple):
-    """The number of a model's nodes by role."""
+    """The number of a model's nodes by role; `seats` are those of its decode nodes together.
+
+    None: a node does not say how many it has, or nobody asks.
+    """
 
     decode: int = 0
     prefill: int = 0
+    seats: int | None = None
 
 
 CountNodes = Callable[[ModelKey | None], NodeCounts]
@@ -116,7 +120,8 @@ class NodePools:
         if pool[0] is Role.PREFILL:
             most = self.limits.prefill_node.times(hands.prefill)
             return at_work.fits(entry.choices, entry.prompt_tokens, most)
-        return at_work.fits(entry.choices, entry.tokens, self.limits.node.times(hands.decode))
+        most = self.limits.node.of(hands.decode, hands.seats)
+        return at_work.fits(entry.choices, entry.tokens, most)
 
     def _book(self, role: Role, entry: QueueEntry, choices: int, tokens: int) -> None:
         pool = self._pools.setdefault((role, entry.model), LoadInUse())

@@ -5,23 +5,49 @@ than fail, and new ones wait at the admission gate meanwhile. If decode nodes ma
 instead, a full prefill node is never chosen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from discovery.node import Node
 from discovery.registration import Role
-from proxy.admission.limits import UNLIMITED, LoadLimit
+from discovery.registry import Registry
+from engine.request import ModelKey
+from proxy.admission.limits import UNLIMITED, UNLIMITED_NODE, LoadLimit, NodeLimit
+from proxy.admission.pools import NodeCounts
 from proxy.routing.claims import Claims
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
     """The limits of each decode node (choices; tokens of prompts and answers), and of each
-    prefill node (prompts that are not run yet; their tokens).
+    prefill node (prompts that are not run yet; their tokens). Of a node's seats, each of
+    `workers` processes has an equal part, rounded up.
     """
 
-    decode: LoadLimit = UNLIMITED
+    decode: NodeLimit = UNLIMITED_NODE
     prefill: LoadLimit = UNLIMITED
+    workers: int = 1
+
+    def seats(self, nodes: Sequence[Node]) -> int | None:
+        """The seats of these decode nodes; None if one does not say, or no limit asks.
+
+        The same without any node.
+        """
+        if self.decode.requests != "auto" or not nodes:
+            return None
+        registered = [one.registration.max_num_seqs for one in nodes]
+        known = [-(-seats // self.workers) for seats in registered if seats is not None]
+        return sum(known) if len(known) == len(registered) else None
+
+    def count(
+        self, registry: Registry, clock: Callable[[], float], model: ModelKey | None
+    ) -> NodeCounts:
+        """The nodes of a model, and their seats, for the admission gate."""
+        decode, prefill = (
+            registry.nodes(role, now=clock(), model=model)
+            for role in (Role.DECODE, Role.PREFILL)
+        )
+        return NodeCounts(len(decode), len(prefill), self.seats(decode))
 
     def with_room_or_all(
         self, nodes: Sequence[Node], claims: Claims, tokens: float
@@ -34,12 +60,17 @@ class NodeCapacity:
 
     def with_room(self, nodes: Sequence[Node], claims: Claims, tokens: float) -> Sequence[Node]:
         """Nodes with room; may be empty."""
-        if not nodes or (most := self._most(nodes[0].role)) == UNLIMITED:
+        if not nodes or self._limit(nodes[0].role) == UNLIMITED:
             return nodes
-        return [one for one in nodes if _has(most, one, claims, tokens)]
+        return [one for one in nodes if _has(self._most(one), one, claims, tokens)]
 
-    def _most(self, role: Role) -> LoadLimit:
+    def _limit(self, role: Role) -> LoadLimit | NodeLimit:
         return self.prefill if role is Role.PREFILL else self.decode
+
+    def _most(self, node: Node) -> LoadLimit:
+        if node.role is Role.PREFILL:
+            return self.prefill
+        return self.decode.of(1, self.seats([node]))
 
 
 def _has(most: LoadLimit, node: Node, claims: Claims, tokens: float) -> bool:

@@ -5,6 +5,7 @@ import logging
 import socket
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -35,8 +36,10 @@ def worker_limits(config: ProxyConfig) -> ProxyConfig:
     Limits per minute stay whole: workers tell each other what they have used (rates.py).
     """
     limits = {name: getattr(config, name) for name in DIVIDED_LIMITS}
-    parts = {
-        name: -(-limit // config.workers) for name, limit in limits.items() if limit is not None
+    parts: dict[str, Any] = {
+        name: -(-limit // config.workers)
+        for name, limit in limits.items()
+        if isinstance(limit, int)  # seats are divided node by node (routing/capacity.py)
     }
     return replace(config, **parts)
 

@@ -40,6 +40,25 @@ async def test_a_prompt_waits_for_its_prefill_node_and_one_more_is_too_many(tiny
         assert [tokens_of(await one) for one in (first, second)] == [undisturbed] * 2
 
 
+async def test_as_many_go_as_the_decode_node_has_seats(tiny: Path) -> None:
+    seats: dict[str, Any] = {
+        **{"max_requests_per_node": "auto", "decode_options": {"--max-num-seqs": "1"}},
+        **{"first_sign_timeout_s": 120.0, "silence_timeout_s": 120.0},
+    }
+    async with running(tiny, prefill=1, decode=1, **seats) as cluster:
+        undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=8))
+        engine = cluster.engine("decode-0")
+        os.kill(engine, signal.SIGSTOP)
+        async with asyncio.TaskGroup() as tasks:
+            both = [
+                tasks.create_task(cluster.complete(prompt(40), max_tokens=8)) for _ in range(2)
+            ]
+            assert await is_seen(partial(counts_one, cluster, IN_LINE), PATIENCE_S)
+            assert await counts_one(cluster, AT_WORK)
+            os.kill(engine, signal.SIGCONT)
+        assert [tokens_of(await one) for one in both] == [undisturbed] * 2
+
+
 async def counts_one(cluster: Running, name: str) -> bool:
     """As the proxy's page has it."""
     async with cluster.session.get(f"{cluster.url}/metrics") as page:

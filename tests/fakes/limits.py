@@ -1,13 +1,13 @@
 """Limits in as few words as a test has for them."""
 
-from proxy.admission.limits import QUEUED, AdmissionLimits, LoadLimit
+from proxy.admission.limits import QUEUED, AdmissionLimits, Auto, LoadLimit, NodeLimit
 
 
 def limits(
     *,
     requests: int | None = None,
     tokens: int | None = None,
-    node_requests: int | None = None,
+    node_requests: int | Auto | None = None,
     node_tokens: int | None = None,
     prefill_requests: int | None = None,
     prefill_tokens: int | None = None,
@@ -17,7 +17,7 @@ def limits(
     """Of all, of each decode node, of each prefill node, and of the line."""
     return AdmissionLimits(
         all=LoadLimit(requests, tokens),
-        node=LoadLimit(node_requests, node_tokens),
+        node=NodeLimit(node_requests, node_tokens),
         prefill_node=LoadLimit(prefill_requests, prefill_tokens),
         queued=QUEUED if queued is None else queued,
         node_queued=node_queued,

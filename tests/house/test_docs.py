@@ -28,6 +28,7 @@ from node.config import NodeConfig, ServingOptions
 from node.metrics import NodeMetrics
 from proxy.admin.status import cluster_status
 from proxy.admission.gate import AdmissionGate
+from proxy.admission.options import LimitOptions
 from proxy.config import ProxyConfig, ProxyOptions
 from proxy.health.health import Health
 from proxy.observing.admission_metrics import AdmissionMetrics, ConnectionMetrics
@@ -54,6 +55,7 @@ SETTINGS: dict[str, type] = {
     "A whole cluster": UpConfig,
     "A node": NodeConfig,
     "Proxy options": ProxyOptions,
+    "Limits": LimitOptions,
     "The proxy": ProxyConfig,
     "A look at a cluster": StatusConfig,
     "A measurement": BenchConfig,
@@ -126,7 +128,9 @@ def flags_of(command: str) -> set[str]:
 
 def own_fields(kind: type) -> "list[Field[Any]]":
     """Without those that it shares with others, which have a table of their own."""
-    bases = {name for base in kind.__bases__ for name in getattr(base, "__annotations__", ())}
+    bases = {
+        name for base in kind.__mro__[1:] for name in vars(base).get("__annotations__", ())
+    }
     return [field for field in fields(kind) if field.name not in bases]
 
 

@@ -75,7 +75,7 @@ class Door:
         return began
 
 
-def door(**most: int | None) -> Door:
+def door(**most: Any) -> Door:  # noqa: ANN401  of limits.py
     return Door(Admission(limits(**most)))
 
 

@@ -29,6 +29,21 @@ def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
     assert len(crowd.admission.queue) == 1
 
 
+def test_as_many_run_as_the_nodes_have_seats() -> None:
+    crowd = door(node_requests="auto", node_tokens=100)
+    crowd.nodes = NodeCounts(2, seats=3)
+    assert [crowd.come().began is None for _ in range(4)] == [False, False, False, True]
+    crowd = door(node_requests="auto", node_tokens=100)
+    crowd.nodes = NodeCounts(2, seats=30)
+    assert [crowd.come(tokens=90).began is None for _ in range(3)] == [False, False, True]
+
+
+def test_nodes_that_name_no_seats_have_no_limit() -> None:
+    crowd = door(node_requests="auto")
+    crowd.nodes = NodeCounts(2)
+    assert all(crowd.come().began is not None for _ in range(9))
+
+
 def test_a_prompt_has_its_prefill_nodes_room_until_the_first_token() -> None:
     crowd = nodes(1, 2, prefill_requests=1)
     first, second, third = crowd.come(), crowd.come(), crowd.come()

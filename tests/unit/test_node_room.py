@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from api.generator import TokenEvent
 from discovery.node import Node
 from discovery.registration import Role
+from discovery.registry import Registry
 from engine.request import Request, RequestId, Sampling
-from proxy.admission.limits import LoadLimit
+from proxy.admission.limits import LoadLimit, NodeLimit
 from proxy.config import Policy
 from proxy.routing.building import build_planner
 from proxy.routing.capacity import NodeCapacity
@@ -18,6 +20,8 @@ from proxy.routing.plan import RoutingQuery
 from proxy.routing.planner import Planner
 from tests.unit.test_siblings import nodes
 
+SEATS = NodeLimit("auto")
+NODES_SEATS = NodeCapacity(SEATS)
 POLICIES = ["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
 DECODES = nodes(Role.DECODE, 3)
 PREFILLS = nodes(Role.PREFILL, 3)
@@ -42,7 +46,7 @@ def prompts(planner: Planner) -> list[int]:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_each_has_its_limit_before_any_has_more(policy: Policy) -> None:
     planner = build_planner(
-        policy, policy, "never", Random(0), NodeCapacity(LoadLimit(requests=2))
+        policy, policy, "never", Random(0), NodeCapacity(NodeLimit(requests=2))
     )
     flights = [go(planner, ask(number)) for number in range(6)]
     taken = [planner.state.claims.at(one).requests for one in DECODES]
@@ -52,9 +56,51 @@ def test_each_has_its_limit_before_any_has_more(policy: Policy) -> None:
     assert go(planner, ask(6)).plan.decode is freed
 
 
+def seated(*seats: int | None) -> list[Node]:
+    plain = nodes(Role.DECODE, len(seats))
+    return [
+        Node(structs.replace(one.registration, max_num_seqs=count), 0.0)
+        for one, count in zip(plain, seats, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_has_what_it_has_seats_for(policy: Policy) -> None:
+    planner = build_planner(policy, policy, "never", Random(0), NodeCapacity(SEATS))
+    decodes = seated(1, 2, 3)
+    for number in range(6):
+        planner.start(planner.plan(ask(number), decodes, lambda _: ()), ask(number)).claim()
+    assert [planner.state.claims.at(one).requests for one in decodes] == [1, 2, 3]
+
+
+def test_who_names_no_seats_has_room() -> None:
+    planner = build_planner("least_loaded", "least_loaded", "never", Random(0), NODES_SEATS)
+    decodes = seated(1, None)
+    for number in range(6):
+        planner.start(planner.plan(ask(number), decodes, lambda _: ()), ask(number)).claim()
+    assert [planner.state.claims.at(one).requests for one in decodes] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("seats", "workers", "expected"),
+    [((2, 5), 1, 7), ((2, 5), 4, 3), ((2, None), 1, None), ((), 1, None)],
+)
+def test_the_gate_counts_the_seats_of_all(
+    seats: tuple[int | None, ...], workers: int, expected: int | None
+) -> None:
+    registry = Registry()
+    for one in (*seated(*seats), *nodes(Role.PREFILL, 3)):
+        registry.apply(one.registration, now=0.0)
+    capacity = NodeCapacity(SEATS, workers=workers)
+    counted = capacity.count(registry, lambda: 0.0, None)
+    assert counted == (len(seats), 3, expected)
+    unasked = NodeCapacity(NodeLimit(3)).count(registry, lambda: 0.0, None)
+    assert unasked == (len(seats), 3, None)
+
+
 def test_tokens_count_as_well_and_one_that_is_larger_goes_alone() -> None:
     planner = build_planner(
-        "planned", "planned", "never", Random(0), NodeCapacity(LoadLimit(tokens=50))
+        "planned", "planned", "never", Random(0), NodeCapacity(NodeLimit(tokens=50))
     )
     large = go(planner, ask(0, length=500)).plan.decode
     others = [go(planner, ask(number, length=25)).plan.decode for number in (1, 2)]
@@ -63,7 +109,7 @@ def test_tokens_count_as_well_and_one_that_is_larger_goes_alone() -> None:
 
 def test_where_nobody_has_room_whoever_lost_its_node_goes_on_all_the_same() -> None:
     planner = build_planner(
-        "planned", "planned", "never", Random(0), NodeCapacity(LoadLimit(requests=1))
+        "planned", "planned", "never", Random(0), NodeCapacity(NodeLimit(requests=1))
     )
     for number in range(3):
         go(planner, ask(number))

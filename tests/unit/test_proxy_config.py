@@ -37,6 +37,13 @@ def test_each_worker_has_its_part_of_every_limit() -> None:
     assert {name: getattr(part, name) for name in limits} == dict.fromkeys(limits, 3)
 
 
+def test_seats_are_divided_node_by_node() -> None:
+    config = worker_limits(ProxyConfig(workers=4, max_requests_per_node="auto"))
+    assert (config.workers, config.node_limits.requests) == (4, "auto")
+    assert not config.limits.none
+    assert config.limits.of_nodes
+
+
 def test_names_and_text_follow_the_model() -> None:
     assert ProxyConfig(model="m").names == ("m",)
     assert ProxyConfig(model="m", served_model_name=("a", "b")).names == ("a", "b")
@@ -50,6 +57,8 @@ def test_names_and_text_follow_the_model() -> None:
         ({"port": -1}, "--port"),
         ({"discovery_port": 65536}, "--discovery-port"),
         ({"tries": 0}, "--tries"),
+        ({"max_requests_per_node": 0}, "--max-requests-per-node"),
+        ({"max_queued_per_node": -1}, "--max-queued-per-node"),
         ({"recovery_wait_s": -0.1}, "--recovery-wait-s"),
         ({"recovery_wait_s": float("nan")}, "--recovery-wait-s"),
         ({"foreign_timeout_s": 0}, "--foreign-timeout-s"),
