@@ -1,4 +1,4 @@
-"""The command line: `pdserve up|proxy|prefill|decode|status|bench`.
+"""The command line: `pdserve up|proxy|prefill|decode|status|balance|bench`.
 
 Each setting is a flag, a PDSERVE_* variable and a key of the TOML file that --config names,
 in this order. The file has a table for each command. A flag or a key that nobody knows is
@@ -27,7 +27,7 @@ from cyclopts.config import Env, Toml
 
 from bench.config import BenchConfig
 from deploy.allocator import restart_with_preload, tbb_libraries
-from deploy.config import StatusConfig, UpConfig
+from deploy.config import BalanceConfig, StatusConfig, UpConfig
 from deploy.limits import raise_file_limit
 from deploy.standard_files import open_standard_files
 from discovery.registration import Role
@@ -47,7 +47,8 @@ app = App(
 Settings = Parameter(name="*")
 CONFIG = Parameter(help="A TOML file with a table for each command.")
 UP_DEFAULTS, PROXY_DEFAULTS = UpConfig(), ProxyConfig()
-STATUS_DEFAULTS, BENCH_DEFAULTS = StatusConfig(), BenchConfig()
+STATUS_DEFAULTS, BALANCE_DEFAULTS = StatusConfig(), BalanceConfig()
+BENCH_DEFAULTS = BenchConfig()
 ADMIN_KEY_VARIABLE = "ADMIN_API_KEY"  # vLLM's name for it
 
 
@@ -91,6 +92,14 @@ def decode(config: Annotated[NodeConfig, Settings]) -> None:
 def status(config: Annotated[StatusConfig, Settings] = STATUS_DEFAULTS) -> None:
     """Show a running cluster; ends with 0 where all is well."""
     from deploy.status import run
+
+    run(replace(config, admin_api_key=_admin_key(config.admin_api_key)))
+
+
+@app.command
+def balance(config: Annotated[BalanceConfig, Settings] = BALANCE_DEFAULTS) -> None:
+    """Change nodes' roles as load needs it, until stopped."""
+    from deploy.balance import run
 
     run(replace(config, admin_api_key=_admin_key(config.admin_api_key)))
 

@@ -1,4 +1,4 @@
-"""The settings of `pdserve up` and of `pdserve status`."""
+"""The settings of `pdserve up`, and of commands that call a proxy."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,9 +123,9 @@ class UpConfig(ServingOptions, ProxyOptions):
             raise ValueError(f"{flag} has {len(values)} entries for {count} nodes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusConfig:
-    """Which cluster to look at, and how to show it."""
+@dataclass(frozen=True, kw_only=True)
+class ProxyAccess:
+    """Which proxy to call, and with which keys."""
 
     url: str = PROXY_URL
     """Where its proxy is."""
@@ -137,8 +137,6 @@ class StatusConfig:
     """Certificate to show to a proxy that wants one, PEM, with its key unless that is apart."""
     client_key: str | None = None
     """Key of --client-cert."""
-    json: bool = False
-    """Print the proxy's answer as it is."""
 
     def __post_init__(self) -> None:
         """Refuse an empty key, and an address that is no URL."""
@@ -147,3 +145,35 @@ class StatusConfig:
             raise ValueError(f"--url {self.url} has to begin with http:// or https://")
         if self.client_key is not None and self.client_cert is None:
             raise ValueError("--client-key goes with --client-cert only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusConfig(ProxyAccess):
+    """How a cluster is shown."""
+
+    json: bool = False
+    """Print the proxy's answer as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceConfig(ProxyAccess):
+    """When nodes change their roles."""
+
+    window_s: float = 30.0
+    """Over how long requests have to wait, on average, before a node changes its role."""
+    interval_s: float = 1.0
+    """How often to look."""
+    min_prefill: int = 1
+    """How many prefill nodes to leave each model."""
+    min_decode: int = 1
+    """How many decode nodes to leave each model."""
+    dry_run: bool = False
+    """Only log which node should change its role."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant; raises ValueError, naming the flag."""
+        ProxyAccess.__post_init__(self)
+        at_least(0.1, "interval_s", self.interval_s)
+        at_least(self.interval_s, "window_s", self.window_s)
+        at_least(1, "min_prefill", self.min_prefill)
+        at_least(1, "min_decode", self.min_decode)

@@ -1,20 +1,15 @@
 """`pdserve status`: prints a proxy's /status as a table."""
 
-import ssl
-from collections.abc import Mapping, Sequence
-from http.client import HTTPException
+from collections.abc import Sequence
 from typing import Literal
-from urllib.error import URLError
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 
 from deploy.config import StatusConfig
+from deploy.proxy_calls import UNANSWERED, call, explain
 from deploy.standard_files import say
 from discovery.registration import Load, State
 
-ANSWER_S = 5.0
-CLIENTS, ADMINS = "--api-key", "--admin-api-key"
 UNKNOWN, CLOSED = "-", "closed"
 HEADINGS = (
     *("KIND", "ADDRESS", "STATE", "MODEL", "WAITING", "RUNNING", "KV BLOCKS", "HEARD"),
@@ -36,6 +31,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     failures: int
     misfit: str | None
     trouble: str | None = None
+    fingerprint: str | None = None
+    max_num_seqs: int | None = None
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -54,43 +51,19 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     requests_in_flight: int
     nodes: tuple[NodeStatus, ...]
     models: tuple[ModelStatus, ...] = ()
+    requests_queued: int = 0
 
 
 def run(config: StatusConfig) -> None:
     """Print the status; raises SystemExit with 1, or a reason, unless all is well."""
     try:
-        body = _fetch(config)
+        body = call(config, "/status")
         cluster = msgspec.json.decode(body, type=ClusterStatus)
-    except (OSError, HTTPException, ValueError) as error:
-        why = " ".join(str(_reason(error)).split()) + _hint(error, config)
-        raise SystemExit(f"pdserve status: {config.url}: {why}") from error
+    except UNANSWERED as error:
+        raise SystemExit(f"pdserve status: {config.url}: {explain(error, config)}") from error
     say(body.decode() + "\n" if config.json else render(cluster))
     if cluster.status != "ok":
         raise SystemExit(1)
-
-
-def _reason(error: Exception) -> object:
-    """The reason without what urllib wraps around it."""
-    return error.reason if type(error) is URLError else error
-
-
-def _hint(error: Exception, config: StatusConfig) -> str:
-    """What to do about it, if that is known."""
-    given = [name for name, key in _keys(config).items() if key]
-    key = " or ".join(f"another {flag}" for flag in given) or "--api-key or --admin-api-key"
-    if given == [CLIENTS]:
-        key += ": it has to be a client's; an admin's goes with --admin-api-key"
-    plain = config.url.lower().startswith("http://")
-    shown = "another --client-cert" if config.client_cert else "--client-cert"
-    known = {
-        "HTTP Error 401": key,
-        "unable to get local issuer": "SSL_CERT_FILE",
-        "self-signed certificate": "SSL_CERT_FILE",
-        "closed connection without response": "https://" if plain else shown,
-        "certificate required": shown,
-        "unknown ca": shown,
-    }
-    return next((f" (try {way})" for sign, way in known.items() if sign in str(error)), "")
 
 
 def render(cluster: ClusterStatus) -> str:
@@ -122,35 +95,6 @@ def _whole(cluster: ClusterStatus) -> Sequence[str]:
         missing = "decode node takes work" if cluster.nodes else "node is known"
         return (f"unavailable: no {missing}",)
     return ()
-
-
-def _keys(config: StatusConfig) -> Mapping[str, str | None]:
-    """The keys by their flags; a proxy accepts either."""
-    return {CLIENTS: next(iter(config.api_key), None), ADMINS: config.admin_api_key}
-
-
-def _fetch(config: StatusConfig) -> bytes:
-    request = Request(config.url.rstrip("/") + "/status")
-    if key := _keys(config)[CLIENTS]:
-        request.add_header("Authorization", f"Bearer {key}")
-    if key := _keys(config)[ADMINS]:
-        request.add_header("X-API-Key", key)
-    ours = HTTPSHandler(context=_tls_context(config))
-    direct = build_opener(ProxyHandler({}), ours)  # without any HTTP proxy
-    with direct.open(request, timeout=ANSWER_S) as answer:
-        return bytes(answer.read())
-
-
-def _tls_context(config: StatusConfig) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if config.client_cert is not None:
-        try:
-            context.load_cert_chain(config.client_cert, config.client_key)
-        except OSError as error:
-            key = f" --client-key {config.client_key}" if config.client_key else ""
-            told = f"--client-cert {config.client_cert}{key}: {error}"
-            raise SystemExit(f"pdserve status: {told}") from error
-    return context
 
 
 def _row(node: NodeStatus) -> Sequence[str]:

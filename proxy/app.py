@@ -76,7 +76,7 @@ def create_app(
     app.asgi_app = exchanges  # type: ignore[method-assign]
     _add_hooks(app, hooks)
     reports = ClusterReports(instances.peers)
-    _tell(app, door, models, reports, clock)
+    _tell(app, hooks, models, reports)
     reports.serve_timelines(lambda name, owner: _timeline(door.timelines, name, owner))
     _tell_timelines(app, reports, guard)
     orders = OrderSender(instances.session, instances.signing, instances.cluster_key)
@@ -142,13 +142,8 @@ def _add_hooks(app: Quart, hooks: ProxyHooks) -> None:
         return _refusal(request.path, error, request.headers.get(VERSION))
 
 
-def _tell(
-    app: Quart,
-    door: ObservedPipeline,
-    models: Models,
-    reports: ClusterReports,
-    clock: Callable[[], float],
-) -> None:
+def _tell(app: Quart, hooks: ProxyHooks, models: Models, reports: ClusterReports) -> None:
+    door, clock = hooks.door, hooks.clock
     registry, metrics = door.pipeline.registry, door.metrics
 
     def generates() -> bool:
@@ -167,7 +162,12 @@ def _tell(
         said = cluster_status(
             registry, health_of, now=now, in_flight=in_flight, generates=generates()
         )
-        return {**said, "models": served_models(models.listed())}
+        queued = len(hooks.gate.admission.queue)
+        return {
+            **said,
+            "requests_queued": queued,
+            "models": served_models(models.listed()),
+        }
 
     reports.serve_status(own_status, metrics.render)
 

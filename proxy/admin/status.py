@@ -80,6 +80,7 @@ def _describe(node: Node, registry: Registry, breakers: Health, now: float) -> d
         "adapters": list(said.adapters),
         "fingerprint": said.fingerprint,
         "max_model_len": said.max_model_len,
+        "max_num_seqs": said.max_num_seqs,
         "state": said.state.value,
         "load": to_map(said).get("load", {}),
         "heard_s_ago": round(now - node.heard_at, 3),

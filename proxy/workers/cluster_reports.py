@@ -69,7 +69,8 @@ def merge_status(own: Json, others: Iterable[Json]) -> Json:
     nodes = {node["http_address"]: node for node in own["nodes"]}
     pairs = {_pair_ids(pair): pair for pair in own["pairs"]}
     for other in others:
-        own["requests_in_flight"] += other["requests_in_flight"]
+        for name in ("requests_in_flight", "requests_queued"):
+            own[name] += other[name]
         for theirs in other["nodes"]:
             if node := nodes.get(theirs["http_address"]):
                 node["failures"] += theirs["failures"]

@@ -3,9 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,20 +14,15 @@ from api.door.limiter import ConnectionLimiter
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING, POOLING
 from api.pooling import bodies as pooled
 from api.tools import deltas, functions, tool_choice
-from bench.config import BenchConfig
-from deploy.cli import VARIABLES, app
-from deploy.config import DEMO_MODEL, StatusConfig, UpConfig
+from deploy.cli import app
 from discovery.registration import Load, Registration, Role
 from discovery.registry import Registry
 from engine.request import ReasoningMarks, Sampling
 from kv_transfer import ticket
 from kv_transfer.layout import KvLayout
-from node.config import NodeConfig, ServingOptions
 from node.metrics import NodeMetrics
 from proxy.admin.status import cluster_status
 from proxy.admission.gate import AdmissionGate
-from proxy.admission.options import LimitOptions
-from proxy.config import ProxyConfig, ProxyOptions
 from proxy.health.health import Health
 from proxy.observing.admission_metrics import AdmissionMetrics, ConnectionMetrics
 from proxy.observing.metrics import ProxyMetrics
@@ -48,18 +41,7 @@ INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?P<path>[\w.-]+(?:/[\w.-]+)+\.(?:py|sh|md|toml))(?::(?P<name>\w+))?")
 
-NEGATIONS = ("--no-", "--empty-")
 COMMANDS = sorted(name for name in app if not name.startswith("-"))
-SETTINGS: dict[str, type] = {
-    "Serving options": ServingOptions,
-    "A whole cluster": UpConfig,
-    "A node": NodeConfig,
-    "Proxy options": ProxyOptions,
-    "Limits": LimitOptions,
-    "The proxy": ProxyConfig,
-    "A look at a cluster": StatusConfig,
-    "A measurement": BenchConfig,
-}
 STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     "node-call.md": [
         *(generate._Body, generate._Asks, generated.NodeChunk, generated.NodeChoice),
@@ -121,33 +103,6 @@ def table(text: str, heading: str) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def flags_of(command: str) -> set[str]:
-    arguments = app[command].assemble_argument_collection()
-    return {name for one in arguments for name in one.names if name.startswith("--")}
-
-
-def own_fields(kind: type) -> "list[Field[Any]]":
-    """Without those that it shares with others, which have a table of their own."""
-    bases = {
-        name for base in kind.__mro__[1:] for name in vars(base).get("__annotations__", ())
-    }
-    return [field for field in fields(kind) if field.name not in bases]
-
-
-def default_of(field: "Field[Any]") -> str:
-    match field.default:
-        case _ if field.default is MISSING:
-            return "required"
-        case None | ():
-            return "none"
-        case bool():
-            return str(field.default).lower()
-        case tuple():
-            return ", ".join(field.default)
-        case _:
-            return str(field.default).replace(str(DEMO_MODEL), "the bundled model")
-
-
 def metrics_of(registry: CollectorRegistry) -> Iterator[tuple[str, str]]:
     """The name and the kind of each, as they are scraped."""
     for family in registry.collect():
@@ -160,33 +115,6 @@ def of_the_proxy() -> CollectorRegistry:
     metrics.all.register(AdmissionMetrics(AdmissionGate()))
     metrics.all.register(ConnectionMetrics(ConnectionLimiter()))
     return metrics.all
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_flag_is_on_the_page(command: str) -> None:
-    spans = SPAN.findall(read("docs/reference/flags.md"))
-    named = {flag for span in spans for flag in re.findall(r"--[a-z][a-z0-9-]*", span)}
-    assert {flag for flag in flags_of(command) if not flag.startswith(NEGATIONS)} <= named
-
-
-def test_every_flag_on_the_page_exists() -> None:
-    code = code_of(read("docs/reference/flags.md"))
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", code))
-    known = {flag for command in COMMANDS for flag in flags_of(command)}
-    assert named <= known | {"--config", "--help"}
-
-
-@pytest.mark.parametrize("heading", SETTINGS)
-def test_variables_and_defaults_are_the_codes(heading: str) -> None:
-    rows = table(read("docs/reference/flags.md"), heading)
-    assert [(row["flag"], row["variable"], row["default"]) for row in rows] == [
-        (
-            f"`--{field.name.replace('_', '-')}`",
-            f"`{VARIABLES}{field.name.upper()}`",
-            default_of(field),
-        )
-        for field in own_fields(SETTINGS[heading])
-    ]
 
 
 def test_metrics_are_those_that_are_scraped() -> None:

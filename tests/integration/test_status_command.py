@@ -213,12 +213,12 @@ async def test_a_proxy_that_wants_a_certificate_is_shown_one(tmp_path: Path) -> 
         assert the_line(ran, plain).endswith("(try https://)")
         ran = await pdserve_status("--url", url, "--client-cert", "/none")
         assert ran.stderr == (
-            "pdserve status: --client-cert /none: [Errno 2] No such file or directory\n"
+            "pdserve: --client-cert /none: [Errno 2] No such file or directory\n"
         )
         pair = ["--client-cert", str(client), "--client-key", "/none"]
         ran = await pdserve_status("--url", url, *pair)
         assert ran.stderr == (
-            f"pdserve status: {' '.join(pair)}: [Errno 2] No such file or directory\n"
+            f"pdserve: {' '.join(pair)}: [Errno 2] No such file or directory\n"
         )
 
 

@@ -70,7 +70,7 @@ def test_who_drains_or_is_late_answers_nothing() -> None:
 
 
 def test_status_has_vllms_keys_and_all_of_every_node() -> None:
-    registry = known(P, D, load=Load(1, 2, 3, 4), max_model_len=99)
+    registry = known(P, D, load=Load(1, 2, 3, 4), max_model_len=99, max_num_seqs=8)
     breakers = Health(registry)
     breakers.record_failure(NodeFailed("n0", "connection lost"), begun=0, now=0)
     said = cluster_status(registry, breakers, now=2, in_flight=7)
@@ -86,6 +86,7 @@ def test_status_has_vllms_keys_and_all_of_every_node() -> None:
         "adapters": [],
         "fingerprint": "f",
         "max_model_len": 99,
+        "max_num_seqs": 8,
         "state": "ready",
         "load": {"waiting": 1, "running": 2, "free_blocks": 3, "total_blocks": 4},
         "heard_s_ago": 2,
