@@ -114,7 +114,8 @@ class CallBuilder:
     ) -> GeneratorCall:
         leg = self.read_leg(self.outer_id, self.body.kv_transfer_params, index)
         if shape.prompt_logprobs is not None:
-            leg = WHOLE  # KV that is fetched does not tell them
+            # KV that is fetched does not tell them
+            leg = Leg(ticket=leg.ticket, recompute=True) if leg.ticket else WHOLE
         sampling = with_length_limits(shape, self.body, room, whole=not leg.hold)
         if sample:
             sampling = replace(sampling, sample_index=sample)

@@ -82,6 +82,7 @@ class NodeLoop:
             if leg.cache is not None and self.decode.fetcher.start(request, leg.cache):
                 self._fetching[request.request_id] = _WaitingLeg(request, leg, since)
                 return []
+            self.decode.decline(leg)
             return self.prefill.submit(request, leg.outer_id, since)
         return self.decode.submit(request, leg, since)
 

@@ -51,6 +51,20 @@ async def test_a_decode_leg_is_asked_with_the_ticket(path: str) -> None:
     assert "kv_transfer_params" not in answer.json
 
 
+@pytest.mark.parametrize("asked", [{"prompt_logprobs": 1}, {"echo": True, "logprobs": 1}])
+async def test_a_prompt_that_is_to_be_scored_is_run_and_its_ticket_is_given_up(
+    asked: Mapping[str, Json],
+) -> None:
+    """KV that is fetched does not tell how likely the prompt's tokens are."""
+    door, fields = saying("the cat"), {**CALLS["/v1/completions"], **asked, "n": 2}
+    client = Client(door, served(), read_leg_params)
+    await client.post("/v1/completions", **fields, kv_transfer_params=to_params(TICKET))
+    first, second = [leg for _, leg in door.asked]
+    assert first.ticket is not None
+    assert (first.ticket.ticket_id, first.recompute) == ("t", True)
+    assert second == Leg()
+
+
 @every_path
 async def test_a_proxy_ignores_them(path: str) -> None:
     door = saying("the cat")

@@ -1,0 +1,59 @@
+"""When a decode node gives a ticket up: it does not fetch the KV, or the last job has left."""
+
+import pytest
+from msgspec.structs import replace
+
+from api.generator import Leg, PromptEvent, TokenEvent
+from engine.request import Logprob, Request, RequestId, Sampling
+from kv_transfer.api import Outcome
+from tests.unit.test_decode_worker import Pair, rid
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("leg", [Leg(recompute=True), Leg(hold=True)])
+def test_kv_that_a_leg_does_not_fetch_is_not_kept_for_it(leg: Leg, *, compiling: bool) -> None:
+    pair, asked = Pair(), Request(rid, (1, 2), Sampling(1, prompt_logprobs=0))
+    ticket = pair.source.offer("r")
+    pair.seal(ticket, asked)
+    pair.engine.compiling |= {rid} if compiling else set()
+    pair.node.submit(asked, replace(leg, ticket=ticket), pair.now)
+    pair.engine.compiling.clear()
+    news = [event for _, event in pair.tick(4)]
+    assert pair.outcomes() == [Outcome.WITHDRAWN]
+    assert PromptEvent(0, ((Logprob(2, 0.0, 1),),)) in news
+    assert not pair.node.load_failures
+
+
+@pytest.mark.parametrize("keep_open", [False, True])
+def test_a_second_job_for_a_ticket_leaves_the_first_alone(*, keep_open: bool) -> None:
+    """A router sends a request twice, then takes back the copy, which waits for a seat."""
+    pair, asked = Pair(seats=1), Request(rid, (1, 2), Sampling(2))
+    ticket = pair.source.offer("r")
+    pair.submit(asked, ticket)
+    copy = Request(RequestId("copy"), (1, 2), Sampling(2))
+    pair.submit(copy, ticket, keep_open=keep_open)
+    pair.tick(2)
+    pair.node.abort(RequestId("copy"))
+    pair.seal(ticket, asked)
+    news = pair.tick(8)
+    assert len([event for _, event in news if isinstance(event, TokenEvent)]) == 2
+    assert pair.outcomes() == [Outcome.DELIVERED]
+
+
+def test_a_ticket_is_held_on_when_the_job_that_pulled_it_has_left() -> None:
+    """A router takes back the first of two copies, and the second waits on for a seat."""
+    pair, asked = Pair(seats=1), Request(rid, (1, 2), Sampling(2))
+    ticket = pair.source.offer("r")
+    pair.submit(asked, ticket, keep_open=True)
+    seated = Request(RequestId("seated"), (3, 4), priority=-1)
+    pair.tick()
+    pair.submit(seated, pair.source.offer("seated"))
+    pair.submit(Request(RequestId("copy"), (1, 2), Sampling(2)), ticket, keep_open=True)
+    pair.tick()
+    pair.seal(ticket, asked)
+    pair.node.abort(rid)
+    pair.wait(50)
+    pair.node.abort(seated.request_id)
+    tokens = [e for name, e in pair.tick(8) if name == "copy" and isinstance(e, TokenEvent)]
+    assert len(tokens) == 2
+    assert pair.node.load_failures == {}
