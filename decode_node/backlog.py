@@ -2,11 +2,13 @@
 
 import math
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from decode_node.job import DecodeJob, urgency
 from engine.request import RequestId
+from kv_transfer.ticket import KvTicket
 
 
 @dataclass(slots=True)
@@ -17,6 +19,9 @@ class Backlog:
 
     _jobs: list[DecodeJob] = field(default_factory=list)
     _by_request: dict[RequestId, DecodeJob] = field(default_factory=dict)
+    _by_ticket: defaultdict[str, dict[RequestId, DecodeJob]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     _not_held: dict[RequestId, DecodeJob] = field(default_factory=dict)
     _oldest: float = math.inf  # no job that can run elsewhere came earlier
 
@@ -32,6 +37,7 @@ class Backlog:
         """Put a job behind those that are as urgent and as old."""
         insort(self._jobs, job, key=urgency)
         self._by_request[job.request.request_id] = job
+        self._by_ticket[job.ticket.ticket_id][job.request.request_id] = job
         self._not_held[job.request.request_id] = job
         if job.leg.elsewhere:
             self._oldest = min(self._oldest, job.since)
@@ -40,11 +46,25 @@ class Backlog:
         """The job of this request, if it waits here."""
         return self._by_request.get(request_id)
 
+    def wants(self, ticket: KvTicket) -> bool:
+        """Whether a job waits here with this ticket."""
+        return ticket.ticket_id in self._by_ticket
+
+    def hold_again(self, ticket: KvTicket) -> None:
+        """The jobs with this ticket count as not held."""
+        for request_id, job in self._by_ticket.get(ticket.ticket_id, {}).items():
+            job.held = False
+            self._not_held[request_id] = job
+
     def remove(self, job: DecodeJob) -> None:
         """Take a job out; raises KeyError if it does not wait here."""
         del self._by_request[job.request.request_id]
         self._not_held.pop(job.request.request_id, None)
         self._jobs.remove(job)
+        beside = self._by_ticket[job.ticket.ticket_id]
+        del beside[job.request.request_id]
+        if not beside:
+            del self._by_ticket[job.ticket.ticket_id]
 
     def not_held(self) -> list[DecodeJob]:
         """The jobs whose tickets are not held yet, as of now."""

@@ -57,3 +57,71 @@ def test_a_ticket_is_held_on_when_the_job_that_pulled_it_has_left() -> None:
     tokens = [e for name, e in pair.tick(8) if name == "copy" and isinstance(e, TokenEvent)]
     assert len(tokens) == 2
     assert pair.node.load_failures == {}
+
+
+@pytest.mark.parametrize("pulling", [False, True])
+@pytest.mark.parametrize("keep_open", [False, True])
+def test_a_ticket_of_two_jobs_outlives_the_first(*, keep_open: bool, pulling: bool) -> None:
+    """Both wait for room, or the first has a seat; its client goes, and the second fetches."""
+    pair, asked = Pair(seats=1), Request(rid, (1, 2), Sampling(2))
+    seated, ticket = Request(RequestId("seated"), (3, 4), priority=-1), pair.source.offer("r")
+    if not pulling:
+        pair.submit(seated, pair.source.offer("seated"))
+        pair.tick()
+    pair.submit(asked, ticket, keep_open=keep_open)
+    pair.tick()
+    pair.submit(Request(RequestId("copy"), (1, 2), Sampling(2)), ticket)
+    pair.tick()
+    pair.node.abort(rid)
+    pair.seal(ticket, asked)
+    news = pair.tick(8)
+    outcomes = pair.outcomes()
+    for _ in range(50):
+        pair.now += 1.0
+        news += pair.tick()
+        outcomes += pair.outcomes()
+    pair.node.abort(seated.request_id)
+    news += pair.tick(8)
+    tokens = [e for name, e in news if name == "copy" and isinstance(e, TokenEvent)]
+    assert len(tokens) == 2
+    assert pair.node.load_failures == {}
+    assert (outcomes + pair.outcomes())[-1] == Outcome.DELIVERED
+
+
+def test_a_ticket_that_was_held_for_two_jobs_is_held_again_for_the_second() -> None:
+    """The first had its turn and pulled, and left; then there is no room for the second."""
+    pair, asked = Pair(seats=1), Request(rid, (1, 2), Sampling(2))
+    first, second = (Request(RequestId(name), (3, 4), priority=-1) for name in "ab")
+    ticket = pair.source.offer("r")
+    pair.submit(first, pair.source.offer("a"))
+    pair.tick()
+    for name in (rid, RequestId("copy")):
+        pair.submit(Request(name, (1, 2), Sampling(2)), ticket)
+    pair.tick()
+    pair.node.abort(first.request_id)
+    pair.tick(2)
+    assert pair.node.decode.num_pulling == 1
+    pair.submit(second, pair.source.offer("b"))
+    pair.node.abort(rid)
+    pair.tick()
+    assert pair.outcomes() == [Outcome.WITHDRAWN]  # of the first that had the seat
+    pair.seal(ticket, asked)
+    pair.wait(50)
+    pair.node.abort(second.request_id)
+    tokens = [e for name, e in pair.tick(8) if name == "copy" and isinstance(e, TokenEvent)]
+    assert len(tokens) == 2
+    assert pair.node.load_failures == {}
+
+
+def test_a_ticket_of_two_jobs_is_given_up_with_the_second() -> None:
+    pair = Pair(seats=1)
+    pair.submit(Request(RequestId("seated"), (3, 4)), pair.source.offer("seated"))
+    ticket, names = pair.source.offer("r"), [rid, RequestId("copy")]
+    for name in names:
+        pair.tick()
+        pair.submit(Request(name, (1, 2)), ticket)
+    for name in names:
+        pair.tick()
+        assert pair.outcomes() == []
+        pair.node.abort(name)
+    assert pair.outcomes() == [Outcome.WITHDRAWN]
