@@ -15,7 +15,6 @@ import zmq.asyncio
 
 from api.generator import (
     WHOLE,
-    EndEvent,
     Event,
     FailedEvent,
     Leg,
@@ -24,7 +23,6 @@ from api.generator import (
     RequestRefused,
     StreamFailed,
     Tap,
-    TokenEvent,
 )
 from engine.api import EngineLoad
 from engine.request import PoolingRequest, Request, RequestId
@@ -32,6 +30,7 @@ from node.failures import first_failure
 from node.ipc import (
     NO_LOAD,
     Abort,
+    DeclineLeg,
     EngineOutputs,
     EngineProcessConfig,
     EngineReady,
@@ -43,7 +42,7 @@ from node.ipc import (
     decode_from_engine,
     encode,
 )
-from node.leg_inbox import LegInbox, leg_id
+from node.leg_inbox import LegInbox, is_last, leg_id
 
 ENGINE_PROCESS = "node.engine_process"
 SETTINGS = "PDSERVE_"  # prefix of environment variables
@@ -141,6 +140,10 @@ class EngineClient:
                 inbox.migrated = True
                 inbox.put(leaving)
 
+    async def decline(self, leg: Leg) -> None:
+        """The call for this leg was refused: no leg will fetch its KV."""
+        await self._send(DeclineLeg.of(leg))
+
     async def renice(self, niceness: int) -> None:
         """Set the engine process's niceness, relative to this process's."""
         await self._send(SetNiceness(niceness))
@@ -165,7 +168,7 @@ class EngineClient:
             while not over:
                 event = await inbox.get()
                 assert not isinstance(event, PooledEvent)
-                over = event is not None and _is_last(event, leg)
+                over = event is not None and is_last(event, leg)
                 yield event
         finally:
             del self._inboxes[rid]
@@ -246,15 +249,6 @@ class EngineClient:
     def _put_to_all(self, event: Event) -> None:
         for inbox in self._inboxes.values():
             inbox.put(event)
-
-
-def _is_last(event: Event, leg: Leg) -> bool:
-    """Whether the leg ends with this event. A prefill leg that is not kept open ends with its
-    token, while the lease of its KV goes on.
-    """
-    if isinstance(event, TokenEvent):
-        return not leg.keep_open if leg.hold else event.finish is not None
-    return isinstance(event, FailedEvent | EndEvent)
 
 
 async def _vectors(inbox: LegInbox, running: set[RequestId], rid: RequestId) -> PooledEvent:

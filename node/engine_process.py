@@ -35,6 +35,7 @@ from node.core_sharing import engines_sharing_cores, threads_advice
 from node.identity import layout_of
 from node.ipc import (
     HEARTBEAT_S,
+    DeclineLeg,
     EngineOutputs,
     EngineProcessConfig,
     EngineReady,
@@ -96,6 +97,8 @@ class EngineServer:
                 self._send_events(self.loop.submit(message.request, message.leg, message.since))
             elif isinstance(message, SubmitPooling):
                 self._send_events(self.loop.pool(message.request, message.since))
+            elif isinstance(message, DeclineLeg):
+                self.loop.decline(message.leg)
             elif isinstance(message, SetNiceness):
                 self._renice(message.niceness)
             else:

@@ -4,6 +4,7 @@ The door is the HTTP server process; the engine process runs the model and the K
 
     SubmitLeg          door -> engine   run one leg: prefill, decode or a whole request
     SubmitPooling      door -> engine   run one prompt and pool its hidden states
+    DeclineLeg         door -> engine   no leg will come for this KV
     Abort              door -> engine   stop a request
     SetNiceness        door -> engine   change the scheduling priority of the process
     EngineReady        engine -> door   first message: the model is loaded
@@ -65,9 +66,7 @@ class SubmitLeg(msgspec.Struct, frozen=True, tag="submit"):
         """Create it without ticket fields that only other nodes read: they may hold
         anything.
         """
-        if leg.ticket is not None:
-            leg = replace(leg, ticket=replace(leg.ticket, relayed={}, verbatim=None))
-        return cls(request, leg, since)
+        return cls(request, _reduced(leg), since)
 
 
 class SubmitPooling(msgspec.Struct, frozen=True, tag="pool"):
@@ -75,6 +74,17 @@ class SubmitPooling(msgspec.Struct, frozen=True, tag="pool"):
 
     request: PoolingRequest
     since: float
+
+
+class DeclineLeg(msgspec.Struct, frozen=True, tag="decline"):
+    """The call for this leg was refused: its source need not keep the KV for it."""
+
+    leg: Leg
+
+    @classmethod
+    def of(cls, leg: Leg) -> Self:
+        """Create it without those fields, like SubmitLeg."""
+        return cls(_reduced(leg))
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -125,12 +135,18 @@ class EngineOutputs(msgspec.Struct, frozen=True, tag="news"):
     cache_events: tuple[CacheEvent, ...] = ()
 
 
-ToEngine = SubmitLeg | SubmitPooling | Abort | SetNiceness
+ToEngine = SubmitLeg | SubmitPooling | DeclineLeg | Abort | SetNiceness
 FromEngine = EngineReady | EngineStartFailed | EngineOutputs
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _to_door = msgspec.msgpack.Decoder(FromEngine)
+
+
+def _reduced(leg: Leg) -> Leg:
+    if leg.ticket is None:
+        return leg
+    return replace(leg, ticket=replace(leg.ticket, relayed={}, verbatim=None))
 
 
 def encode(message: ToEngine | FromEngine) -> bytes:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from api.generator import Event, PooledEvent
+from api.generator import EndEvent, Event, FailedEvent, Leg, PooledEvent, TokenEvent
 from engine.request import RequestId
 
 LONGEST_ID = 256  # of a caller's id: it is part of the ticket's, which is limited
@@ -49,3 +49,12 @@ class LegInbox:
 def leg_id(request_id: RequestId, number: int) -> RequestId:
     """A leg's own id: the caller's id, cut if it is long, and a number unique on this node."""
     return RequestId(f"{request_id[:LONGEST_ID]}~{number}")
+
+
+def is_last(event: Event, leg: Leg) -> bool:
+    """Whether the leg ends with this event. A prefill leg that is not kept open ends with its
+    token, while the lease of its KV goes on.
+    """
+    if isinstance(event, TokenEvent):
+        return not leg.keep_open if leg.hold else event.finish is not None
+    return isinstance(event, FailedEvent | EndEvent)

@@ -90,6 +90,10 @@ class NodeLoop:
         """Queue one prompt to be pooled; see `submit`."""
         return self.pooling.submit(request, since)
 
+    def decline(self, leg: Leg) -> None:
+        """The call for this leg was refused, so that nobody will fetch its KV."""
+        self.decode.decline(leg)
+
     def abort(self, request_id: RequestId) -> None:
         """Stop a leg in any state; does nothing for one that has ended."""
         for one in self._waiting:

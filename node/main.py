@@ -43,6 +43,7 @@ from node.kv_events.settings import read_kv_events_config
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from node.order_route import OrderRoute
+from node.refused_legs import RefusedLegs
 from node.role_controller import RoleController
 from node.routes import NodeRoutes
 from node.serving import NodeServer, uvicorn_config
@@ -182,6 +183,7 @@ class _Node:
         )
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
+        app.after_request(RefusedLegs(legs, self.engine.decline).give_up)
         app.register_blueprint(door.blueprint())
         app.register_blueprint(OrderRoute.of(controller, self.config.cluster_key).blueprint())
         app.register_blueprint(self.text.blueprint())

@@ -40,13 +40,18 @@ class Driver:
         return "___prefill_addr_{}___decode_addr_{}_{}".format(*addresses, uuid4().hex)
 
     async def post(
-        self, node: dict[str, Any], path: str, body: dict[str, Any], request_id: str = "r"
+        self,
+        node: dict[str, Any],
+        path: str,
+        body: dict[str, Any],
+        request_id: str = "r",
+        status: int = 200,
     ) -> str:
         """Read to the end, whatever it is."""
         url, headers = f"http://{node['http_address']}{path}", {"X-Request-Id": request_id}
         async with self.cluster.session.post(url, json=body, headers=headers) as answer:
             text = await answer.text()
-            assert answer.status == 200, text
+            assert answer.status == status, text
             return text
 
     async def moved(self) -> float:
@@ -157,6 +162,21 @@ async def test_a_router_that_relays_one_hand_over_for_several_choices(
         said = read(await driver.post(driver.decode, "/v1/completions", second))
         assert said == expected
         assert await driver.moved() > before
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"), [({"prompt_logprobs": 1}, 200), ({"max_tokens": 1_000_000}, 400)]
+)
+async def test_kv_that_a_decode_leg_does_not_fetch_is_given_up(
+    tiny: Path, asked: dict[str, Any], status: int
+) -> None:
+    """Long before the lease ends."""
+    async with driving(tiny) as driver:
+        body = completion(prompt(70))
+        first = {**body, "max_tokens": 1, "kv_transfer_params": HELD}
+        held = json.loads(await driver.post(driver.prefill, "/v1/completions", first))
+        second = {**body, **asked, "kv_transfer_params": held["kv_transfer_params"]}
+        await driver.post(driver.decode, "/v1/completions", second, status=status)
 
 
 async def test_a_router_that_speaks_tokens(tiny: Path) -> None:

@@ -1,0 +1,49 @@
+"""KV that was to be fetched by a call that is refused is given up at once."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from quart import Response, request
+
+from api.endpoints import REQUEST_ID
+from api.generate import read_leg
+from api.generator import BAD_REQUEST, WHOLE, Leg
+from api.wire import UNREADABLE
+from kv_transfer.errors import MalformedTicket
+from node.legs import LegFinder
+
+
+class _Body(msgspec.Struct):
+    kv_transfer_params: dict[str, Any] | None = None
+    request_id: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLegs:
+    """Looks at each refused call once more, of any endpoint; `decline` tells the engine."""
+
+    legs: LegFinder
+    decline: Callable[[Leg], Awaitable[None]]
+
+    async def give_up(self, response: Response) -> Response:
+        """To be called after each request; returns the response as it is."""
+        if response.status_code == BAD_REQUEST:
+            body = await request.get_data(as_text=False)
+            leg = self._leg(body, request.headers.get(REQUEST_ID))
+            if leg.ticket is not None:
+                await self.decline(leg)
+        return response
+
+    def _leg(self, data: object, outer_id: str | None) -> Leg:
+        try:
+            assert isinstance(data, bytes)
+            body = msgspec.json.decode(data, type=_Body)
+            leg = read_leg(body.kv_transfer_params)
+        except (*UNREADABLE, MalformedTicket):
+            return WHOLE
+        name = outer_id or body.request_id
+        if leg != WHOLE or not isinstance(name, str):
+            return leg
+        return self.legs.of_request_id(name)

@@ -1,0 +1,101 @@
+"""A decode leg that its node refuses leaves no KV at the prefill node."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from quart import Quart
+
+from api.generator import Leg
+from api.routes import openai_routes
+from engine.request import Request, Sampling
+from kv_transfer.api import Outcome
+from kv_transfer.ticket import Driven, KvTicket, to_params
+from node.engine_client import EngineClient
+from node.ipc import DeclineLeg, ToEngine, decode_to_engine
+from node.legs import LegFinder
+from node.refused_legs import RefusedLegs
+from tests.fakes.http import Json
+from tests.fakes.text import served
+from tests.unit.test_decode_worker import Pair, rid
+from tests.unit.test_node_door import READY, app_of
+
+TICKET = KvTicket("t", "e", "h", 1, "f")
+COMPLETION = {"prompt": [1, 2], "max_tokens": 1_000_000}
+LEGS: dict[str, dict[str, Json]] = {
+    "/v1/completions": COMPLETION,
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "n": 0},
+    "/inference/v1/generate": {"token_ids": [1], "sampling_params": {"temperature": -1}},
+}
+
+
+class Door:
+    """A node's HTTP server; `sent` is what its engine process gets."""
+
+    def __init__(self) -> None:
+        self.sent = list[ToEngine]()
+
+        async def send(frame: bytes) -> None:
+            self.sent.append(decode_to_engine(frame))
+
+        process: Any = SimpleNamespace(returncode=None)
+        socket: Any = SimpleNamespace(send=send)
+        engine, legs = EngineClient(process, socket, READY), LegFinder("h:2")
+        self.app: Quart = app_of(engine)
+        self.app.register_blueprint(openai_routes(engine, served(), legs.of_text))
+        self.app.after_request(RefusedLegs(legs, engine.decline).give_up)
+
+    async def post(self, path: str, body: object, outer_id: str | None = None) -> int:
+        headers = {} if outer_id is None else {"X-Request-Id": outer_id}
+        answer = await self.app.test_client().post(path, json=body, headers=headers)
+        return answer.status_code
+
+
+@pytest.mark.parametrize("path", LEGS)
+async def test_kv_of_a_call_that_is_refused_is_not_kept(path: str) -> None:
+    door = Door()
+    params = {**to_params(TICKET, Driven(keep_open=True)), "remote_notes": {"of": "others"}}
+    assert await door.post(path, {**LEGS[path], "kv_transfer_params": params}) == 400
+    assert door.sent == [DeclineLeg(Leg(ticket=TICKET, keep_open=True))]
+
+
+@pytest.mark.parametrize("in_body", [False, True])
+async def test_kv_that_is_found_by_the_request_id_is_not_kept_either(*, in_body: bool) -> None:
+    door, name = Door(), "___prefill_addr_p:1___decode_addr_h:2_1"
+    body: dict[str, Json] = {**COMPLETION, "request_id": name if in_body else 7}
+    assert await door.post("/v1/completions", body, None if in_body else name) == 400
+    assert door.sent == [DeclineLeg(Leg(ticket=KvTicket(f"{name}#0", None, "p", 1, None)))]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b"\xff", {"kv_transfer_params": {"do_remote_prefill": True}}, {}]
+)
+async def test_a_call_that_names_no_kv_is_only_refused(body: object) -> None:
+    door = Door()
+    client = door.app.test_client()
+    whole = body if isinstance(body, bytes) else None
+    said = await client.post(
+        "/v1/completions", **({"json": body} if whole is None else {"data": whole})
+    )
+    assert said.status_code == 400
+    assert door.sent == []
+
+
+@pytest.mark.parametrize("keep_open", [False, True])
+def test_the_engine_gives_up_what_no_leg_will_fetch(*, keep_open: bool) -> None:
+    """Unless a proxy keeps the prefill leg open."""
+    pair = Pair()
+    pair.node.decline(Leg(ticket=pair.source.offer("r"), keep_open=keep_open))
+    assert pair.outcomes() == ([] if keep_open else [Outcome.WITHDRAWN])
+
+
+def test_the_engine_does_not_give_up_what_another_leg_will_fetch() -> None:
+    pair, asked = Pair(), Request(rid, (1, 2), Sampling(2))
+    ticket = pair.source.offer("r")
+    pair.submit(asked, ticket)
+    pair.node.decline(Leg(ticket=ticket))
+    pair.tick()
+    pair.node.decline(Leg(ticket=ticket))
+    pair.seal(ticket, asked)
+    pair.tick(8)
+    assert pair.outcomes() == [Outcome.DELIVERED]
