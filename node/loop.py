@@ -11,6 +11,7 @@ from decode_node.worker import DecodeWorker
 from engine.api import Engine, EngineLoad
 from engine.cache_events import CacheEvent
 from engine.request import PoolingRequest, Request, RequestId
+from kv_transfer.ticket import KvTicket
 from prefill_node.pooling import PoolingWorker
 from prefill_node.worker import PrefillWorker
 
@@ -26,6 +27,13 @@ class _WaitingLeg:
     request: Request
     leg: Leg
     since: float
+
+    def fetches(self, ticket: KvTicket | None) -> bool:
+        """Whether this leg will fetch the KV of the ticket."""
+        leg = self.leg
+        if ticket is None or leg.ticket is None or leg.hold or leg.recompute:
+            return False
+        return leg.ticket.ticket_id == ticket.ticket_id
 
 
 @dataclass(slots=True)
@@ -91,15 +99,16 @@ class NodeLoop:
         return self.pooling.submit(request, since)
 
     def decline(self, leg: Leg) -> None:
-        """The call for this leg was refused, so that nobody will fetch its KV."""
-        self.decode.decline(leg)
+        """This leg will not fetch its KV, which is given up unless another leg will."""
+        if not any(one.fetches(leg.ticket) for one in self._waiting):
+            self.decode.decline(leg)
 
     def abort(self, request_id: RequestId) -> None:
         """Stop a leg in any state; does nothing for one that has ended."""
-        for one in self._waiting:
-            if one.request.request_id == request_id:
-                self.decode.decline(one.leg)
+        gone = [one for one in self._waiting if one.request.request_id == request_id]
         self._waiting = [one for one in self._waiting if one.request.request_id != request_id]
+        for one in gone:
+            self.decline(one.leg)
         if self._fetching.pop(request_id, None):
             self.decode.fetcher.abort(request_id)
         self.prefill.abort(request_id)

@@ -125,3 +125,18 @@ def test_a_ticket_of_two_jobs_is_given_up_with_the_second() -> None:
         assert pair.outcomes() == []
         pair.node.abort(name)
     assert pair.outcomes() == [Outcome.WITHDRAWN]
+
+
+def test_a_ticket_of_two_jobs_whose_grammar_is_compiled_outlives_the_first() -> None:
+    pair, asked = Pair(), Request(rid, (1, 2), Sampling(2))
+    ticket, names = pair.source.offer("r"), [rid, RequestId("copy")]
+    pair.engine.compiling.update(names)
+    for name in names:
+        pair.submit(Request(name, (1, 2), Sampling(2)), ticket)
+    pair.node.abort(rid)
+    pair.engine.compiling.clear()
+    pair.seal(ticket, asked)
+    news = pair.tick(8)
+    assert len([event for _, event in news if isinstance(event, TokenEvent)]) == 2
+    assert pair.node.load_failures == {}
+    assert pair.outcomes() == [Outcome.DELIVERED]
