@@ -1,5 +1,7 @@
 """A mover in another process does what it is told, and is missed when it stops answering."""
 
+import select
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -19,6 +21,7 @@ from kv_transfer.movers.ranks import RanksMover
 from kv_transfer.movers.remote import (
     ASK_S,
     DRIVE_S,
+    REST_S,
     STUCK_S,
     MoverServer,
     RankStuck,
@@ -45,6 +48,11 @@ class Reader(FakeMover):
 
     orders: list[ReadOrder] = field(default_factory=list)
     ends: list[ReadEnd] = field(default_factory=list)
+    stalled: tuple[Address, ...] = ()
+
+    def stalled_sources(self) -> tuple[Address, ...]:
+        stalled, self.stalled = self.stalled, ()
+        return stalled
 
     def read(self, order: ReadOrder) -> None:
         self.orders.append(order)
@@ -112,6 +120,48 @@ def test_a_peer_that_cannot_be_met_is_parted_from(both: Both) -> None:
     assert both.reader.parted == [AT]
 
 
+def test_who_is_parted_from_here_is_parted_from_there(both: Both) -> None:
+    """Or its reads would go on, and its agent would stay loaded."""
+    both.remote.disconnect(AT)
+    both.server.turn()
+    assert both.reader.parted == [AT]
+
+
+def test_it_serves_until_the_other_end_is_gone(both: Both) -> None:
+    both.remote.disconnect(AT)
+    both.remote.close()
+    assert both.remote.line.closed
+    with pytest.raises(EOFError):
+        both.server.run()
+    assert both.reader.parted == [AT]
+
+
+def test_what_there_is_to_do_is_not_waited_for(both: Both) -> None:
+    """A read that nothing announces, a message, a socket of the mover's."""
+    here, there = Pipe()
+    begun = time.monotonic()
+    both.reader.pending = True
+    both.server._wait()
+    both.reader.pending = False
+    both.remote.disconnect(AT)
+    both.server._wait()
+    both.server.turn()
+    with here, there:
+        both.reader.interests = {there.fileno(): select.POLLIN}
+        here.send_bytes(b"ready")
+        both.server._wait()
+    assert time.monotonic() - begun < REST_S
+
+
+def test_a_question_is_answered_whatever_comes_behind_it(both: Both) -> None:
+    """Without an answer the whole node ends."""
+    both.remote.poll()  # asks
+    both.remote.disconnect(AT)
+    both.server.turn()
+    both.remote.poll()
+    assert both.remote._answered
+
+
 def test_a_rank_that_stopped_is_noticed_and_one_that_is_slow_is_not(both: Both) -> None:
     both.remote.poll()
     for _ in range(3):
@@ -134,6 +184,37 @@ def test_an_agent_there_is_kept_going_for_its_peers_and_not_too_often(both: Both
         both.remote.poll()
         assert both.server.line.poll() is told
         both.server.turn()
+
+
+def test_whose_help_a_read_there_needs_is_known_here_once(both: Both) -> None:
+    """Over a network nothing is read until the source is asked."""
+    both.reader.stalled = (AT,)
+    both.server.turn()
+    both.remote.poll()
+    assert list(both.remote.stalled_sources()) == [AT]
+    both.server.turn()
+    both.remote.poll()
+    assert not both.remote.stalled_sources()
+
+
+class Silent:
+    """A line over which nothing comes."""
+
+    waited_s = 0.0
+
+    def poll(self, seconds: float) -> bool:
+        self.waited_s += seconds
+        assert self.waited_s <= STUCK_S
+        return False
+
+
+def test_checksums_that_do_not_come_are_not_waited_for_forever(both: Both) -> None:
+    """Neither offers nor leases are looked after meanwhile: the node has to end."""
+    both.remote.line.close()
+    both.remote.line = silent = Silent()  # type: ignore[assignment]
+    with pytest.raises(RankStuck):
+        both.remote.receive_checksums()
+    assert silent.waited_s == STUCK_S
 
 
 def test_ranks_that_were_suspended_together_are_not_stuck(both: Both) -> None:
