@@ -60,6 +60,28 @@ def test_neither_is_what_passes_between_two_turns(clock: Clock, thread: TurnWatc
     assert not thread.was_away()
 
 
+def test_an_absence_during_a_turn_is_known_in_the_next(
+    clock: Clock, thread: TurnWatchdog
+) -> None:
+    """However punctual that one begins."""
+    thread.begin_work()
+    clock.now += AWAY_S
+    thread.end_turn()
+    thread.begin_wait(1.0)
+    thread.begin_work()
+    assert thread.was_away()
+
+
+def test_who_waits_as_long_as_it_meant_to_is_not_stuck(
+    clock: Clock, thread: TurnWatchdog
+) -> None:
+    """However often it is looked at meanwhile."""
+    thread.begin_wait(60.0)
+    for _ in range(3):
+        assert not thread.is_stuck(LATE_S)
+        clock.now += LATE_S
+
+
 @pytest.mark.parametrize("working", [True, False])
 def test_an_absence_is_told_once(clock: Clock, thread: TurnWatchdog, working: bool) -> None:
     if working:

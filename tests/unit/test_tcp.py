@@ -112,6 +112,21 @@ def test_who_was_forgotten_is_not_called_again(source: TcpMover, sink: TcpMover)
     assert isinstance(error, PeerUnreachable)
 
 
+def test_a_source_waits_for_room_only_while_it_has_more_to_send(
+    source: TcpMover, sink: TcpMover
+) -> None:
+    """Else the rest would come with its next idle turn, or it would never rest."""
+    sink.read(ReadOrder(1, AT, [BlockRun(0, 0, 4)]))
+    while not (full := [one for one in source.serving._guests.values() if one.answers]):
+        assert sink.poll() == []
+        source.poll()
+    number = full[0].connection.fileno()
+    assert source.interests[number] == select.POLLIN | select.POLLOUT
+    while not sink.poll():
+        source.poll()
+    assert source.interests[number] == select.POLLIN
+
+
 class Refusing:
     """A listener whose guests are gone, or that has no file descriptor left for one."""
 
