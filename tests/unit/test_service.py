@@ -23,7 +23,7 @@ from kv_transfer.thread.service import (
     READING_PAUSE_S,
     TransferService,
 )
-from kv_transfer.thread.threaded import ThreadedSource
+from kv_transfer.thread.threaded import Connector, ThreadedSource
 from kv_transfer.ticket import LEASE_S, KvTicket
 from kv_transfer.wire import (
     SILENCE_S,
@@ -165,6 +165,29 @@ def test_who_reads_from_a_node_that_ends_is_told(rig: Rig) -> None:
         service.end()
         assert list(service.queues.settled) == [Settled("t", Outcome.WITHDRAWN)]
         assert sink.answer() == Gone("t", Outcome.WITHDRAWN)
+
+
+def test_what_was_asked_for_just_before_the_end_ends_too(rig: Rig) -> None:
+    """Whoever waits for the end of an offer or a pull has blocks that wait with it."""
+    service = rig.service
+    both = Connector.over(service)
+    ticket = both.source.offer("r")
+    pulled = KvTicket("s/t", "s", HERE, 9, "same")
+    both.sink.pull(pulled, [1])
+    service.end()
+    assert list(service.queues.settled) == [Settled(ticket.ticket_id, Outcome.WITHDRAWN)]
+    (ended,) = service.queues.arrived
+    assert ended.ticket_id == pulled.ticket_id
+    assert ended.error is not None
+
+
+def test_who_posts_after_the_end_is_not_harmed() -> None:
+    """The engine's thread may not know yet."""
+    bell = Wakeup()
+    commands = CommandQueue(bell)
+    commands.stop_signalling()
+    bell.close()
+    commands.post(lambda: None)
 
 
 def test_what_is_open_is_looked_after_soon(rig: Rig) -> None:
