@@ -1,4 +1,4 @@
-"""A sink's connection to a source, when it breaks and until there is one again."""
+"""A sink's connection to a source: full, broken, and until there is one again."""
 
 import os
 from collections.abc import Iterator
@@ -79,6 +79,17 @@ def test_what_could_not_be_sent_is_when_there_is_room(
         assert list(reception.receive(ready, 0.0)) == []
     way.waiting.wait({}, PATIENCE_S)
     assert way.waiting.ready_now()
+
+
+def test_an_answer_that_could_not_be_sent_is_when_there_is_room(
+    reception: SideChannelServer, way: SourceConnection
+) -> None:
+    assert reception.waiting.ready_now() == {}
+    reception.send(b"sink", LONG)
+    while ready := way.waiting.ready_now():
+        assert list(way.receive(ready, 0.0)) == []
+    reception.waiting.wait({}, PATIENCE_S)
+    assert reception.waiting.ready_now()
 
 
 def test_what_is_closed_is_not_watched_any_more(way: SourceConnection) -> None:
