@@ -10,7 +10,7 @@ from kv_transfer.side_channel.frames import LARGEST_FRAME, framed
 from kv_transfer.side_channel.poller import Poller
 from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.side_channel.source_connection import RETRY_S, SourceConnection
-from tests.fakes.reception import HERE, PATIENCE_S, Said, heard
+from tests.fakes.reception import HERE, PATIENCE_S, Said, heard, until
 
 LONG = bytes(LARGEST_FRAME - 1024)  # more than the kernel takes at once
 
@@ -96,6 +96,14 @@ def test_what_is_closed_is_not_watched_any_more(way: SourceConnection) -> None:
     """It would be ready for ever, and its thread would never rest."""
     way.close()
     assert way.waiting.ready_now() == {}
+
+
+def test_a_sink_that_left_is_not_watched_any_more(
+    reception: SideChannelServer, way: SourceConnection
+) -> None:
+    way.close()
+    until(reception, lambda: not reception._guests)
+    assert reception.waiting.ready_now() == {}
 
 
 def test_a_source_is_looked_up_anew_for_each_attempt(reception: SideChannelServer) -> None:
