@@ -16,9 +16,10 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     `endpoint` is bound, to be subscribed to, if it contains `*` or `::` or is a file (ipc);
     otherwise it is a subscriber's that is connected to. None: port 5557 at the node's own host
-    is bound. `replay_endpoint` is where the last `buffer_steps` batches can be asked for again;
-    None: nowhere. `hwm` is how many batches wait for a slow subscriber; more are lost to it.
-    `encoding` is that of an event: a `map` as vLLM's from 0.24 on, or an `array` as before.
+    is bound. `replay_endpoint`, always bound, is where the last `buffer_steps` batches can be
+    asked for again; None: nowhere. `hwm` is how many batches wait for a slow subscriber; more
+    are lost to it. `encoding` is that of an event: a `map` as vLLM's from 0.24 on, or an
+    `array` as before.
     `max_queue_size` is accepted, and unused: there is no queue before the socket.
     """
 
@@ -37,9 +38,6 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for endpoint in (self.endpoint, self.replay_endpoint):
             if endpoint is not None and not endpoint.startswith((TCP, FILE)):
                 raise ValueError(f"endpoint {endpoint!r} begins with neither tcp:// nor ipc://")
-        if self.replay_endpoint is not None and not is_bound(self.replay_endpoint):
-            told = f"replay_endpoint {self.replay_endpoint!r}"
-            raise ValueError(f"{told} has to be bound, as tcp://*:5558 is")
 
     @property
     def on(self) -> bool:
@@ -48,8 +46,9 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def refuse_to_share(self, nodes: int) -> None:
         """Raises ValueError if so many nodes of one machine cannot all have these settings."""
-        for endpoint in (self.endpoint or f"{TCP}*:{PORT}", self.replay_endpoint or ""):
-            if self.on and nodes > 1 and is_bound(endpoint) and not endpoint.endswith(":*"):
+        first = self.endpoint or f"{TCP}*:{PORT}"
+        for endpoint in (first if is_bound(first) else None, self.replay_endpoint):
+            if self.on and nodes > 1 and endpoint and not endpoint.endswith(":*"):
                 hint = "tcp://127.0.0.1:* gives each a port of its own"
                 raise ValueError(f"{FLAG}: {nodes} nodes cannot share {endpoint}; {hint}")
 
