@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -32,11 +31,13 @@ from discovery.registry import Registry
 from discovery.signed_calls import Signing
 from discovery.terminal import handle_hang_ups
 from engine.grammars.checking import GrammarChecker
+from engine.request import ModelKey
 from proxy.admin.guard import Guard, is_for_clients
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admin.stopping_health import StoppingHealth
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
+from proxy.admission.pools import NodeCounts
 from proxy.admission.rates import RateBuckets
 from proxy.app import create_app
 from proxy.config import ProxyConfig
@@ -109,7 +110,7 @@ async def _serve(process: ProxyProcess) -> None:
         instances = Instances(session, registry, key, peers=process.peers)
         catalogue = _catalogue(config, registry, session)
         stack.enter_context(catalogue.grammars)
-        ingress = _ingress(config, registry)
+        ingress = _ingress(config, catalogue.health)
         lines = await stack.enter_async_context(open_connections())
         app = build(config, instances, lines, catalogue, ingress, secrets.guard)
         health = StoppingHealth(app.asgi_app)
@@ -248,10 +249,14 @@ def _capacity(config: ProxyConfig) -> NodeCapacity:
     return NodeCapacity(config.node_limits, config.prefill_node_limits, config.workers)
 
 
-def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
+def _ingress(config: ProxyConfig, health: Health) -> Ingress:
     rates = RateBuckets(since=time.monotonic())
     admission = Admission(config.limits, config.key_limits, rates=rates)
-    counts = partial(_capacity(config).count, registry, time.monotonic)
+    capacity = _capacity(config)
+
+    def counts(model: ModelKey | None) -> NodeCounts:
+        return capacity.count(health.registry, health.proven, time.monotonic(), model)
+
     gate = AdmissionGate(admission, counts, config.request_timeout_s)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = None if files == resource.RLIM_INFINITY else files // FILES_PER_CLIENT

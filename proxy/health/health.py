@@ -63,6 +63,12 @@ class Health:
         """The nodes whose breakers admit a call."""
         return self._sieve.without(nodes, self.blocked_nodes(now=now))
 
+    def proven(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
+        """The nodes whose breakers are closed: those half-open take one call at a time."""
+        if not self._nodes:
+            return nodes
+        return [one for one in nodes if self.state(one, now=now) is BreakerState.CLOSED]
+
     def without(self, nodes: Sequence[Node], shut: frozenset[Node]) -> Sequence[Node]:
         """`nodes` without `shut`; cached, so that repeated calls are cheap."""
         return self._sieve.without(nodes, shut)

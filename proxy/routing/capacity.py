@@ -5,8 +5,9 @@ than fail, and new ones wait at the admission gate meanwhile. If decode nodes ma
 instead, a full prefill node is never chosen.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from discovery.node import Node
 from discovery.registration import Role
@@ -15,6 +16,15 @@ from engine.request import ModelKey
 from proxy.admission.limits import UNLIMITED, UNLIMITED_NODE, LoadLimit, NodeLimit
 from proxy.admission.pools import NodeCounts
 from proxy.routing.claims import Claims
+
+ROLES = Role.DECODE, Role.PREFILL
+
+
+class Proven(Protocol):
+    """Which of these nodes get work; see proxy/health/health.py."""
+
+    def __call__(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
+        """Those whose breakers are closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +50,14 @@ class NodeCapacity:
         return sum(known) if len(known) == len(registered) else None
 
     def count(
-        self, registry: Registry, clock: Callable[[], float], model: ModelKey | None
+        self, registry: Registry, proven: Proven, now: float, model: ModelKey | None
     ) -> NodeCounts:
-        """The nodes of a model, and their seats, for the admission gate."""
-        decode, prefill = (
-            registry.nodes(role, now=clock(), model=model)
-            for role in (Role.DECODE, Role.PREFILL)
-        )
+        """The nodes of a model that get work, and their seats, for the admission gate.
+
+        All of a role where none is proven: without a node there would be no limit.
+        """
+        known = (registry.nodes(role, now=now, model=model) for role in ROLES)
+        decode, prefill = (proven(nodes, now=now) or nodes for nodes in known)
         return NodeCounts(len(decode), len(prefill), self.seats(decode))
 
     def with_room_or_all(

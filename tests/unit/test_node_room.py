@@ -12,7 +12,11 @@ from discovery.registration import Role
 from discovery.registry import Registry
 from engine.request import Request, RequestId, Sampling
 from proxy.admission.limits import LoadLimit, NodeLimit
+from proxy.admission.pools import NodeCounts
 from proxy.config import Policy
+from proxy.errors import NodeFailed
+from proxy.health.breaker import BreakerState
+from proxy.health.health import Health
 from proxy.routing.building import build_planner
 from proxy.routing.capacity import NodeCapacity
 from proxy.routing.in_flight import PlanInFlight
@@ -92,10 +96,31 @@ def test_the_gate_counts_the_seats_of_all(
     for one in (*seated(*seats), *nodes(Role.PREFILL, 3)):
         registry.apply(one.registration, now=0.0)
     capacity = NodeCapacity(SEATS, workers=workers)
-    counted = capacity.count(registry, lambda: 0.0, None)
+    proven = Health(registry).proven
+    counted = capacity.count(registry, proven, 0.0, None)
     assert counted == (len(seats), 3, expected)
-    unasked = NodeCapacity(NodeLimit(3)).count(registry, lambda: 0.0, None)
+    unasked = NodeCapacity(NodeLimit(3)).count(registry, proven, 0.0, None)
     assert unasked == (len(seats), 3, None)
+
+
+def test_the_gate_counts_no_node_that_gets_no_work() -> None:
+    """Or the others would be given what it has room for, beyond their limits."""
+    registry = Registry()
+    for one in seated(2, 5):
+        registry.apply(one.registration, now=0.0)
+    health = Health(registry)
+    small, large = (one.node_id for one in registry.all())
+
+    def counted(at: float) -> NodeCounts:
+        return NODES_SEATS.count(registry, health.proven, at, None)
+
+    health.record_failure(NodeFailed(large, "nobody is there"), begun=1.0, now=1.0)
+    assert counted(1.0) == (1, 0, 2)
+    registry.apply(seated(2, 5)[1].registration, now=3.0)
+    assert health.state(registry.all()[1], now=3.0) is BreakerState.HALF_OPEN
+    assert counted(3.0) == (1, 0, 2), "it takes one call at a time"
+    health.record_failure(NodeFailed(small, "nobody is there"), begun=1.0, now=1.0)
+    assert counted(1.0) == (2, 0, 7), "no node at all would be no limit at all"
 
 
 def test_tokens_count_as_well_and_one_that_is_larger_goes_alone() -> None:
