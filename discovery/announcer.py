@@ -67,7 +67,7 @@ class Announcer:
             for reach, dialler in zip(self.reachabilities, self._diallers, strict=True):
                 reach.check(now=now, sent=sent)
                 if dialler.check(away=reach.away_since is not None, now=now):
-                    reach.begin_anew(now=now)
+                    reach.begin_anew()
             await asyncio.sleep(self.beat_s)
 
     def announce_now(self) -> None:

@@ -44,7 +44,7 @@ class Kinds(Generic[N]):
     _matches: dict[tuple[Role, Kind], tuple[Roster[N], ...]] = field(default_factory=dict)
 
     def put(self, address: str, node: N) -> None:
-        """Add a node, or replace it by its latest state."""
+        """Add a node; drop any earlier node at this address first."""
         kind = kind_of(node)
         self._kinds[address] = node, kind
         if (roster := self._rosters.get((node.role, kind))) is None:

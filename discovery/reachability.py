@@ -59,10 +59,12 @@ class ProxyReachability:
         self._log_connection(now)
         self._log_replies(answered=self._answered(), sent=sent)
 
-    def begin_anew(self, *, now: float) -> None:
-        """The dealer has left for another address: a connection made meanwhile is gone."""
+    def begin_anew(self) -> None:
+        """The dealer has left for another address: a connection made meanwhile is gone.
+
+        The proxy was away at the last check, and stays so.
+        """
         self._connection_events()
-        self.away_since = now if self.away_since is None else self.away_since
 
     def _log_connection(self, now: float) -> None:
         if self.away_since is None and self.logged_away:

@@ -44,14 +44,11 @@ class Roster(Generic[M]):
         return self._members[0]
 
     def put(self, address: str, member: M) -> None:
-        """Add a member, or replace it by its latest state."""
+        """Add a member; drop any earlier one at this address first."""
         key = member.node_id, address
         at = bisect_left(self._keys, key)
-        if at < len(self._keys) and self._keys[at] == key:
-            self._members[at] = member
-        else:
-            self._keys.insert(at, key)
-            self._members.insert(at, member)
+        self._keys.insert(at, key)
+        self._members.insert(at, member)
         self._since, self._told = min(self._since, member.heard_at), None
 
     def drop(self, address: str, member: M) -> None:

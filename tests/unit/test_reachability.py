@@ -81,6 +81,7 @@ def test_one_that_comes_goes_and_comes_back(sockets: Sockets, said: Said) -> Non
     sockets.router(port)
     while reach.away_since is not None:
         reach.check(now=99)
+    reach.check(now=99)
     assert said() == [AWAY, AGAIN]
 
 
@@ -167,6 +168,6 @@ def test_a_connection_that_was_made_while_it_was_given_up_does_not_count(
     dealer.send(b"")
     assert router.poll(5000)  # the connection stands, and `reach` does not know yet
     assert dialler.check(away=True, now=TURN_S)
-    reach.begin_anew(now=TURN_S)
+    reach.begin_anew()
     reach.check(now=2 * TURN_S)
     assert reach.away_since is not None
