@@ -140,3 +140,48 @@ def test_who_fits_is_looked_for_anew_when_another_kind_comes_or_goes() -> None:
     assert [one.node_id for one in registry.partners(decode, now=0)] == ["p", "q"]
     registry.remove("q:1")
     assert registry.partners(decode, now=0) is registry.partners(decode, now=0)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "why"),
+    [
+        ({"size": 1, "type": "a"}, {"size": 1, "type": "b"}, "type is b here and a on p:1"),
+        ({"size": 1}, None, "kv_layout is None here and {'size': 1} on p:1"),
+        (None, {"size": 1}, "kv_layout is {'size': 1} here and None on p:1"),
+        (None, None, None),
+    ],
+)
+def test_layouts_fit_if_they_are_equal_unless_told_otherwise(
+    prefill: Layout | None, decode: Layout | None, why: str | None
+) -> None:
+    registry = Registry()
+    for role, name, one in ((Role.PREFILL, "p", prefill), (Role.DECODE, "d", decode)):
+        registry.apply(Registration(role, f"{name}:1", f"{name}:2", name, "m", "f", one), now=0)
+    (node,) = registry.nodes(Role.DECODE, now=0)
+    assert registry.misfit(node) == why
+    assert len(registry.partners(node, now=0)) == (why is None)
+
+
+def test_of_two_layouts_of_one_model_each_gets_its_own() -> None:
+    registry = Registry()
+    for role in Role:
+        for size in (16, 32):
+            one = Registration(role, f"{role}{size}:1", "h:2", f"{role}{size}", "m", "f")
+            registry.apply(msgspec.structs.replace(one, kv_layout={"size": size}), now=0)
+    for node in registry.all():
+        (partner,) = registry.partners(node, now=0)
+        assert partner.registration.kv_layout == node.registration.kv_layout
+    assert len(registry.paired(Role.DECODE, now=0)) == 2
+
+
+@pytest.mark.parametrize("ours", [Role.PREFILL, Role.DECODE])
+def test_which_side_is_of_another_make_is_told(ours: Role) -> None:
+    """vLLM's tells no name, so it may be meant for any model."""
+    registry = Registry()
+    for role in Role:
+        made = ("id", "m", "f") if role is ours else ()
+        registry.apply(Registration(role, f"{role}:1", f"{role}:2", *made), now=0)
+    (node,) = registry.nodes(Role.DECODE, now=0)
+    makes = "pdserve here and vLLM" if ours is Role.DECODE else "vLLM here and pdserve"
+    why = f"it is {makes} on P:1: KV stays with nodes of one make"
+    assert registry.misfit(node) == why

@@ -21,6 +21,24 @@ def test_a_signed_message_is_accepted_once() -> None:
     verifier.check(signed(100.5), wall_time=101.0)
 
 
+def test_a_message_is_not_accepted_again_however_late() -> None:
+    """What was sent is remembered for as long as its time is good."""
+    verifier = Verifier(b"key")
+    verifier.check(signed(100.0), wall_time=100.0)
+    for late_s in (0.0, 2.0, 15.0, WINDOW_S):
+        with pytest.raises(MalformedRegistration, match="before"):
+            verifier.check(signed(100.0), wall_time=100.0 + late_s)
+
+
+@pytest.mark.parametrize("back_s", [0.0, 0.5, 20.0, WINDOW_S - 1])
+def test_times_grow_though_the_clock_stands_or_is_set_back(back_s: float) -> None:
+    now = 1000.0
+    stamps = SigningTimes(lambda: now)
+    first = stamps.another()
+    now -= back_s
+    assert first < stamps.another() < stamps.another()
+
+
 @pytest.mark.parametrize("back_s", [1.0, 20.0, 40.0, 7200.0])
 def test_a_cluster_whose_clock_was_ahead_and_is_set_right_goes_on(back_s: float) -> None:
     """A beat may be lost, and not hours."""
