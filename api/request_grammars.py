@@ -1,10 +1,13 @@
 """The grammars of one request: built with its tool calls, and checked before generation."""
 
 import asyncio
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from api.errors import BadRequest, TooBusy
 from api.tools.calling import ToolCalling
+from api.tools.functions import Function, InputSchema
 from api.tools.schemas import arguments_grammar
 from api.tools.strict import ReasoningInGrammar
 from api.tools.structured import StructuredOutput
@@ -12,8 +15,6 @@ from api.wire import WireError
 from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar
-
-LARK = "lark: "  # begins messages about a custom tool's grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,13 @@ class RequestGrammars:
         function is strict: then raises BadRequest. Raises TooBusy.
         """
         assert self.calling is not None
-        offered = self.calling.tools.offered
-        try:
+        with suppress(WireError):
             grammar = await self._build(formed)
-            if grammar is None or (refusal := await self._refusal(grammar)) is None:
+            if grammar is None or await self._refusal(grammar) is None:
                 return grammar
-            culprits = await self._culprits()
-            for name, place in culprits.items():
-                if offered[name].strict:
-                    raise BadRequest(refusal, place)
-            if (grammar := await self._build(replace(formed, any_object=culprits))) is not None:
+        loose = await self._unwritable()
+        try:
+            if (grammar := await self._build(replace(formed, any_object=loose))) is not None:
                 await self.check(grammar)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
@@ -75,27 +73,45 @@ class RequestGrammars:
         try:
             grammar = await asyncio.to_thread(self.calling.text_with_calls, aloud)
         except WireError as error:
+            await self._unwritable()
             raise BadRequest(str(error), error.param) from error
         if grammar is None or (refusal := await self._refusal(grammar)) is None:
             return grammar
-        tools, culprits = self.calling.tools, await self._culprits()
-        places = [place for name, place in culprits.items() if tools.offered[name].strict]
-        texts = [one.param for one in tools.input_schemas.values() if LARK in refusal]
-        raise BadRequest(refusal, next(iter([*places, *texts]), "tools"))
+        await self._unwritable()
+        raise BadRequest(refusal, "tools")
 
     async def _build(self, formed: StructuredOutput) -> Grammar | None:
         """Build the grammar in a thread, as schemas may be large. Raises WireError."""
         assert self.calling is not None
         return await asyncio.to_thread(self.calling.calls_or_structured, formed)
 
+    async def _unwritable(self) -> Collection[str]:
+        """Functions whose calls no grammar can express. Raises BadRequest for a strict one, and
+        TooBusy.
+        """
+        assert self.calling is not None
+        found = list[str]()
+        for index, function in self.calling.tools.indexed:
+            try:
+                grammar = await asyncio.to_thread(self.calling.call_grammar, function)
+                refusal = await self._refusal(grammar)
+            except WireError as error:
+                refusal = str(error)
+            if refusal is not None and function.strict:
+                raise BadRequest(refusal, _place(index, function))
+            if refusal is not None:
+                found.append(function.name)
+        return found
+
     async def _culprit(self) -> str | None:
         """The first forced function whose schema no grammar can express."""
-        if self.calling is None or not self.calling.tools.forced:
-            return None
-        try:
-            return next(iter((await self._culprits()).values()), None)
-        except TooBusy:  # one of them is known to be refused
-            return None
+        for index, function in self.calling.tools.forced if self.calling else ():
+            try:
+                if await self._refusal(arguments_grammar(function)) is not None:
+                    return _place(index, function)
+            except TooBusy:  # one of them is known to be refused
+                return None
+        return None
 
     async def _refusal(self, grammar: Grammar) -> str | None:
         """The reason for which the grammar is refused, if it is; raises TooBusy."""
@@ -107,11 +123,9 @@ class RequestGrammars:
             raise TooBusy(str(busy)) from busy
         return None
 
-    async def _culprits(self) -> dict[str, str]:
-        """Functions whose schemas no grammar can express, each with its field in the body."""
-        found = dict[str, str]()
-        tools = self.calling.tools if self.calling else None
-        for index, function in (tools.forced or tools.indexed) if tools else ():
-            if await self._refusal(arguments_grammar(function)) is not None:
-                found[function.name] = f"tools[{index}].function.parameters"
-        return found
+
+def _place(index: int, function: Function) -> str:
+    """The field in the body of a function's schema, or of a custom tool's grammar."""
+    if isinstance(function.parameters, InputSchema):
+        return function.parameters.param
+    return f"tools[{index}].function.parameters"

@@ -7,10 +7,16 @@ from api.tools.deltas import ToolCallStream
 from api.tools.dialects.dialect import Dialect, long_id
 from api.tools.dialects.known import ToolCallParser, find_dialect, template_text
 from api.tools.forced import named_arguments, required_calls
+from api.tools.functions import Function
 from api.tools.parsing.output import Parser
 from api.tools.parsing.reader import CallReader
 from api.tools.strict import ReasoningInGrammar, strict_functions, text_with_calls
-from api.tools.structured import StructuredOutput, calls_or_content, calls_or_structured
+from api.tools.structured import (
+    StructuredOutput,
+    call_grammar,
+    calls_or_content,
+    calls_or_structured,
+)
 from api.tools.tool_choice import ToolSettings
 from api.wire import WireError
 from engine.request import Grammar
@@ -54,6 +60,11 @@ class ToolCalling:
         """See the function of that name."""
         assert self.dialect is not None
         return calls_or_structured(output, self.tools, self.dialect, self.template)
+
+    def call_grammar(self, function: Function) -> Grammar:
+        """See the function of that name."""
+        assert self.dialect is not None
+        return call_grammar(function, self.dialect, self.template)
 
     def text_with_calls(self, reasoning: ReasoningInGrammar) -> Grammar | None:
         """See the function of that name."""

@@ -7,9 +7,10 @@ import msgspec
 
 from api.tools.call_formats import ANY_OBJECT, CallableTools, seq
 from api.tools.dialects.dialect import Dialect
+from api.tools.functions import Function
 from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.steps import rest_as_content, skip_space
-from api.tools.schemas import parameters_of
+from api.tools.schemas import arguments_grammar, parameters_of
 from api.tools.tool_choice import OfferedFunctions, ToolSettings
 from api.wire import UNREADABLE, WireError
 from engine.grammars.structural_tags import (
@@ -57,6 +58,21 @@ def calls_or_structured(
         either: Format = Either((_json(output.grammar), calls))
         either = seq(Optional(Regex(LINES)), either) if output.after_reasoning else either
         return Grammar("structural_tag", structural_tag_of(either))
+    except RecursionError as error:
+        raise WireError("tools: a schema is nested too deeply", "tools") from error
+
+
+def call_grammar(function: Function, dialect: Dialect, template: str) -> Grammar:
+    """The grammar of one call in the dialect's syntax, or of its arguments where that has none.
+    Raises WireError.
+    """
+    if dialect.write is None:
+        return arguments_grammar(function)
+    tools = CallableTools(
+        {function.name: parameters_of(function)}, parallel=False, template=template
+    )
+    try:
+        return Grammar("structural_tag", structural_tag_of(dialect.write(tools)))
     except RecursionError as error:
         raise WireError("tools: a schema is nested too deeply", "tools") from error
 

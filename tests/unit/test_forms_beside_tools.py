@@ -27,6 +27,8 @@ HERMES = byte_level(TEMPLATE + "<tool_call>")
 IMPOSSIBLE = {"properties": {"a": {"type": "string", "pattern": "("}}}
 ODD = '<tool_call>\n{"name": "odd", "arguments": {"a": 5}}\n</tool_call>'
 CLOCK = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+MINIMAX = '<minimax:tool_call>\n<invoke name="%s">\n%s</invoke>\n</minimax:tool_call>'
+LOOSE_BOUNDS = {"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 1}}}
 PARIS = '{"city": "Paris"}'
 HEADERS = ("<|channel|>", "<|message|>", "analysis", "final", "commentary")
 OSS = special(*HEADERS, end="<|channel|>commentary")
@@ -111,6 +113,24 @@ async def test_a_schema_that_cannot_be_kept_to_is_a_reason_to_refuse_only_where_
     with pytest.raises(BadRequest) as refused:
         await chat(fields, door=door())
     assert refused.value.param == "tools[2].function.parameters"
+
+
+async def test_nor_is_one_that_only_calls_outside_json_have_no_grammar_of() -> None:
+    """Whether it cannot be built, or is refused only as this model writes it."""
+    two = {"properties": {"a": {"type": "integer"}}, "required": ["a"], "minProperties": 2}
+    form = door(byte_level(TEMPLATE + "<minimax:tool_call>"))
+    for schema in (two, LOOSE_BOUNDS):
+        odd = tool("odd", schema)
+        fields = {"tools": [*TOOLS, odd], "response_format": FORM}
+        grammar = grammar_of(await chat(fields, door=form))
+        assert fits(grammar, MINIMAX % ("odd", '<parameter name="b">5</parameter>\n'))
+        assert fits(grammar, MINIMAX % ("clock", ""))
+        assert not fits(grammar, MINIMAX % ("clock", '<parameter name="b">5</parameter>\n'))
+        odd["function"]["strict"] = True
+        for asked in (fields, {"tools": fields["tools"]}):
+            with pytest.raises(BadRequest) as refused:
+                await chat(asked, door=form)
+            assert refused.value.param == "tools[2].function.parameters"
 
 
 async def test_a_form_that_cannot_be_kept_to_is_refused_before_tools_are_looked_at() -> None:

@@ -141,7 +141,7 @@ async def test_arguments_as_text_that_are_too_many_are_refused() -> None:
     coder = byte_level(TEMPLATE + "<tool_call><function=<parameter=")
     with pytest.raises(BadRequest, match="over 262144") as refused:
         await chat({"tools": [strict("f", large)]}, door=door(coder))
-    assert refused.value.param == "tools"
+    assert refused.value.param == "tools[0].function.parameters"
 
 
 async def test_text_begins_behind_reasoning() -> None:
