@@ -30,7 +30,7 @@ from api.tools.call_formats import CallableTools, Schema, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.argument_types import ArgumentTypes
 from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, JsonTypes
-from api.tools.parsing.output import Parser, ParserOutput, Steps
+from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps, TextSteps
 from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import TAG, literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
@@ -41,6 +41,7 @@ from engine.grammars.structural_tags import Format
 WORD = "｜DSML｜"  # noqa: RUF001
 SECTIONS = ("function_calls", "tool_calls")
 TYPE = "function"
+QUOTES = "\"'"
 IS_TEXT = {"true": STRING_ONLY, "false": ANY_TYPE - STRING_ONLY}
 
 
@@ -59,8 +60,8 @@ class InvokeForm:
 
     @property
     def mark(self) -> str:
-        """The text before the name of a function."""
-        return f'<{self.word}invoke name="'
+        """The text before the name of a function, and its quotes."""
+        return f"<{self.word}invoke name="
 
     def parser(self) -> Parser:
         """The parser of an answer: text may come around sections."""
@@ -87,11 +88,12 @@ class InvokeForm:
         out.drop_held()
 
     def _call(self, out: ParserOutput, types: ArgumentTypes) -> Steps:
-        name = yield from name_until((yield), '">')
+        quote = yield from _quote()
+        name = yield from name_until((yield), f"{quote}>")
         out.start_call(name)
         arguments = TypedArguments(out, name, types)
         while (yield from self._goes_on()):
-            key = yield from arguments.read_key('"')
+            key = yield from arguments.read_key((yield from _quote()))
             types_here = yield from self._declared_types()
             yield from arguments.read_value(key, f"</{self.word}parameter>", types=types_here)
         arguments.end()
@@ -104,7 +106,7 @@ class InvokeForm:
         if letter == "/":
             yield from literal(letter, f"/{self.word}invoke>")
             return False
-        yield from literal(letter, f'{self.word}parameter name="')
+        yield from literal(letter, f"{self.word}parameter name=")
         return True
 
     def _declared_types(self) -> Generator[None, str, JsonTypes | None]:
@@ -112,8 +114,8 @@ class InvokeForm:
         letter = yield
         if letter == ">":
             return None
-        yield from literal(letter, ' string="')
-        is_text = yield from word_until('"')
+        yield from literal(letter, " string=")
+        is_text = yield from word_until((yield from _quote()))
         yield from literal((yield), ">")
         return IS_TEXT.get(is_text)
 
@@ -128,7 +130,7 @@ class InvokeForm:
         )
 
         def written(name: str, schema: Schema) -> Format:
-            head, end = f'{self.mark}{name}">\n', f"</{self.word}invoke>"
+            head, end = f'{self.mark}"{name}">\n', f"</{self.word}invoke>"
             inner = seq(head, texts.of(schema), end)
             if self.around is None:
                 return seq(inner, "\n")
@@ -136,6 +138,13 @@ class InvokeForm:
             return seq(tokens(call), TYPE, tokens(separator), inner, tokens(ends), "\n")
 
         return seq(tokens(opens), "\n", tools.calls(written), tokens(closes))
+
+
+def _quote() -> TextSteps:
+    """Returns the quote that begins a name: some models write single ones. Raises NotACall."""
+    if (quote := (yield)) not in QUOTES:
+        raise NotACall
+    return quote
 
 
 M2 = InvokeForm(("<minimax:tool_call>",), ("</minimax:tool_call>",))

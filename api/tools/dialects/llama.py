@@ -1,6 +1,7 @@
 """Calls as Llama 3.1 and its like write them: the whole answer is JSON.
 
     {"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}
+    [{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]
 
 An answer may be JSON without being a call, so only functions that were offered are called.
 """
@@ -16,7 +17,7 @@ from api.tools.call_formats import (
     seq,
 )
 from api.tools.dialects.dialect import Dialect, UnmarkedCalls
-from api.tools.parsing.call_objects import call_object
+from api.tools.parsing.call_objects import call_list, call_object
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.steps import (
     attempt_call,
@@ -46,8 +47,11 @@ def llama3_json_name_first(out: ParserOutput, offered: OfferedFunctions) -> Step
 
 
 def _calls(out: ParserOutput, offered: OfferedFunctions, *, name_first: bool = False) -> Steps:
-    """Parse calls one after another, until something else comes."""
+    """Parse calls one after another, until something else comes, or a list of calls."""
     letter = yield from skip_space()
+    if letter == "[" and not name_first:
+        yield from call_list(out, letter, offered_only(offered))
+        return
     while True:
         yield from call_object(out, letter, offered_only(offered), name_first=name_first)
         letter = yield from skip_space()

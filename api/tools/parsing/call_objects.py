@@ -20,7 +20,7 @@ def json_arguments(out: ParserOutput, letter: str) -> Steps:
     out.add_arguments(letter)
 
 
-def _buffered_arguments(letter: str) -> TextSteps:
+def buffered_arguments(letter: str) -> TextSteps:
     """Returns the text of a JSON object, which may be the content of a string; null and an
     empty string stand for one without members. Raises NotACall.
     """
@@ -92,7 +92,7 @@ class _CallObject:
             if self.has_name and letter == "{":
                 yield from json_arguments(self.out, letter)
                 return
-            self.early_arguments = yield from _buffered_arguments(letter)
+            self.early_arguments = yield from buffered_arguments(letter)
             if self.has_name:
                 self.out.add_arguments(self.early_arguments)
         elif key in LABELS:
