@@ -22,6 +22,7 @@ from api.tools.parsing.ways import (
     MOST_WAYS,
     Overlapping,
     TooManyWays,
+    possible,
     required_of,
     ways_of,
 )
@@ -167,8 +168,9 @@ def object_ways(schema: Schema) -> Sequence[Schema] | Sequential:
         raise WireError(TOO_LONG, "tools") from error
     except Overlapping:
         return REFUSED_ONE_OF
-    if not ways:
-        return Sequential((JsonSchema(json_schema=False),))
+    ways = [one for way in ways if (one := possible(way, schema)) is not None]
+    if not ways:  # refused with the reason that JSON has
+        return Sequential((JsonSchema(dict(schema)), JsonSchema(json_schema=False)))
     refused = [found for way in ways if (found := inexpressible(way))]
     if refused:
         return refused[0]

@@ -1,5 +1,6 @@
 """What a schema says of an object's members: names, which are required, how many. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ INEXPRESSIBLE = (
     *("dependentRequired", "dependentSchemas", "not", "if", "then", "else"),
     "unevaluatedProperties",
 )
+PATTERNS, BEGINNING = "patternProperties", re.compile(r"\^[\w-]+")
 MOST_COUNTED = MOST_WAYS - 1  # optional members of which at least, or at most, one is written
+PATTERNED = "tools: patternProperties have a grammar only in calls that are JSON"
 UNNAMED = "tools: minProperties is higher than the number of the members that have names"
 
 
@@ -36,27 +39,19 @@ def is_open(schema: ObjectSchema) -> bool:
     return not members_of(schema) and schema.get("additionalProperties") is not False
 
 
-def overlaid(one: ObjectSchema, other: object) -> ObjectSchema:
-    """A schema with the keywords of two, where the second's count unless they are members."""
-    if not isinstance(other, Mapping):
-        return one
-    members = {**properties_of(one), **properties_of(other)}
-    needed = [*dict.fromkeys([*required_of(one), *required_of(other)])]
-    joined = {"properties": members} | ({"required": needed} if needed else {})
-    return {**one, **other, **(joined if members or needed else {})}
-
-
 def inexpressible(schema: ObjectSchema) -> Sequential | None:
     """The schema as JSON that has no grammar, if it says more about an object than can be
     written: a request is refused, and as it is where calls are JSON. Raises WireError for
-    members without names, which only JSON has beside others.
+    members without names, which only JSON has beside others, and for patterns of names.
     """
     refused = Sequential((JsonSchema(dict(schema)), JsonSchema(json_schema=False)))
     named, needed, (least, most) = members_of(schema), required_of(schema), numbers_of(schema)
     closed = schema.get("additionalProperties") is False
+    if _is_patterned(schema):
+        raise WireError(PATTERNED, "tools")
     ruled = any(key in schema for key in INEXPRESSIBLE)
     missing = closed and len(named) > len(properties_of(schema))
-    if ruled or missing or not takes_any_name(schema.get(NAMES, True)):
+    if ruled or missing or 0 <= most < least or not takes_any_name(schema.get(NAMES, True)):
         return refused
     if is_open(schema) or (least <= len(needed) and not 0 <= most < len(named)):
         return None
@@ -65,6 +60,17 @@ def inexpressible(schema: ObjectSchema) -> Sequential | None:
     one_more, others = len(needed) + 1, 0 < len(named) - len(needed) <= MOST_COUNTED
     known = least <= one_more and (most in (-1, one_more) or most >= len(named))
     return None if closed and others and known else refused
+
+
+def _is_patterned(schema: ObjectSchema) -> bool:
+    """Whether members that are written may be of a pattern, of which only plain beginnings are
+    known not to be a name's.
+    """
+    found, names = schema.get(PATTERNS), members_of(schema)
+    patterns = found if isinstance(found, Mapping) else {}
+    plain = tuple(one[1:] for one in patterns if BEGINNING.fullmatch(one))
+    unknown = len(plain) < len(patterns) or not names
+    return bool(patterns) and (unknown or any(one.startswith(plain) for one in names))
 
 
 def without_counts(schema: ObjectSchema) -> Sequence[ObjectSchema]:

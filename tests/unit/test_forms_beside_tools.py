@@ -28,7 +28,7 @@ IMPOSSIBLE = {"properties": {"a": {"type": "string", "pattern": "("}}}
 ODD = '<tool_call>\n{"name": "odd", "arguments": {"a": 5}}\n</tool_call>'
 CLOCK = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 MINIMAX = '<minimax:tool_call>\n<invoke name="%s">\n%s</invoke>\n</minimax:tool_call>'
-LOOSE_BOUNDS = {"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 1}}}
+PATTERNED = {"patternProperties": {"^x": {"type": "integer"}}}
 PARIS = '{"city": "Paris"}'
 HEADERS = ("<|channel|>", "<|message|>", "analysis", "final", "commentary")
 OSS = special(*HEADERS, end="<|channel|>commentary")
@@ -119,7 +119,7 @@ async def test_nor_is_one_that_only_calls_outside_json_have_no_grammar_of() -> N
     """Whether it cannot be built, or is refused only as this model writes it."""
     two = {"properties": {"a": {"type": "integer"}}, "required": ["a"], "minProperties": 2}
     form = door(byte_level(TEMPLATE + "<minimax:tool_call>"))
-    for schema in (two, LOOSE_BOUNDS):
+    for schema in (two, PATTERNED):
         odd = tool("odd", schema)
         fields = {"tools": [*TOOLS, odd], "response_format": FORM}
         grammar = grammar_of(await chat(fields, door=form))

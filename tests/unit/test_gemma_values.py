@@ -61,7 +61,7 @@ NODE = {
     "type": "object",
 }
 PART = {"properties": {"p": NUMBER}, "required": ["p"], "additionalProperties": False}
-DEFS = {"node": NODE, "part": PART}
+DEFS = {"node": NODE, "part": PART, "open": {**PART, "additionalProperties": True}}
 
 
 def within(key: str, *others: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def within(key: str, *others: str) -> dict[str, Any]:
         ({"anyOf": [OBJECT, NO]}, ["{b:true}", "null"], ["{c:1}", "{b:1}", "{}", "1"]),
         ({"oneOf": [within("x"), within("y")]}, ["{x:1}", "{y:1}"], ["{z:1}", "{}"]),
         ({"anyOf": [LIST, NO]}, ['[<|"|>x<|"|>]', "[]", "null"], ["[1]", "[{}]"]),
-        ({"allOf": [{"$ref": "#/$defs/part"}, OBJECT_KEYS]}, ["{p:1,b:true}"], ["{p:1}", "{}"]),
+        ({"allOf": [{"$ref": "#/$defs/open"}, OBJECT_KEYS]}, ["{p:1,b:true}"], ["{p:1}", "{}"]),
         ({"allOf": [{"$ref": "#/$defs/part"}]}, ["{p:1}"], ["{q:1}", "{}"]),
         ({"enum": ["x", 1, None]}, ['<|"|>x<|"|>', "1", "null"], ["2", '<|"|>y<|"|>']),
         ({"const": {"k": [1, "x"]}}, ['{k:[1,<|"|>x<|"|>]}'], ["{k:[1]}", "{}"]),

@@ -9,12 +9,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 from typing import Any
 
 from api.tools.call_formats import (
     ANY_OBJECT,
+    REFUSED_ONE_OF,
     TOO_LONG,
     Schema,
     argument_format,
@@ -24,15 +25,17 @@ from api.tools.call_formats import (
     object_ways,
     seq,
 )
-from api.tools.object_schemas import inexpressible, members_of, overlaid, without_counts
+from api.tools.dialects.gemma_parts import Path, first_ways, parts_of
+from api.tools.object_schemas import inexpressible, members_of, without_counts
 from api.tools.parsing.json_types import (
     ANY_TYPE,
     TYPES,
     JsonTypes,
-    accepted_types,
-    resolve_reference,
+    possible_types,
+    types_of_value,
 )
-from api.tools.parsing.ways import SEVERAL, required_of
+from api.tools.parsing.listed_values import values_of
+from api.tools.parsing.ways import both, overlap, required_of
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
@@ -60,13 +63,13 @@ ATOMS: Mapping[type, str] = {
 }
 NO_VALUE = "tools: no arguments of a function fit its schema, or they are nested too deeply"
 UNBOUNDED = -1
-ELSEWHERE = ("$ref", "allOf")
+BOUNDS_OF_NUMBERS = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+)
 ANYTHING = "*"  # stands in a path for a list of any items
 MOST_REPEATS = 2  # as far as the grammar does not become too long by them
 MOST_VISITS = 4_000
 DEEPEST_ANYTHING = 2  # lists and objects in an argument that no schema describes
-Path = tuple[str, ...]
-"""The references that led to a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +93,21 @@ class ValueForm:
         """
         if next(self.visits) > MOST_VISITS:
             raise WireError(TOO_LONG, "tools")
-        if (found := self._resolved(schema, path)) is None:
+        found = parts_of(schema, self.root, path, self.most_repeats)
+        types = among & possible_types(schema, self.root)
+        if found is None or not types:
             return None
-        plain, path = found
-        types = among & accepted_types(plain, self.root)
-        listed = [plain["const"]] if "const" in plain else plain.get("enum")
-        if isinstance(listed, list) and listed:
-            return _one_of(self._literal(one) for one in listed if type(one) in types)
-        for several in SEVERAL:
-            if isinstance(ways := plain.get(several), list) and ways:
-                rest = {key: one for key, one in plain.items() if key != several}
-                return _one_of(self.value(overlaid(rest, one), path, types) for one in ways)
-        return _one_of(self._by_type(plain, path, types))
+        if (listed := values_of(schema, self.root)) is not None:
+            fitting = (one for one in listed if types_of_value(one) & types)
+            return _one_of(self._literal(one) for one in fitting)
+        if types <= ATOMS.keys():
+            return self._bounded(schema, types)
+        parts, path = found
+        if (ways := first_ways(parts)) is None:
+            return _one_of(self._by_type(reduce(both, parts), path, types))
+        if ways.exclusive and overlap(ways.schemas, self.root):
+            return REFUSED_ONE_OF
+        return _one_of(self.value(one, path, types) for one in ways.schemas)
 
     def _by_type(self, plain: Schema, path: Path, types: JsonTypes) -> Iterable[Format | None]:
         if str in types:
@@ -110,30 +116,17 @@ class ValueForm:
             yield self._object(plain, path)
         if list in types:
             yield self._list(plain, path)
-        if types and types <= ATOMS.keys():
-            yield argument_format(plain, self.root) or atoms(types)
-        elif not types.isdisjoint(ATOMS):
-            yield atoms(types)
+        if not types.isdisjoint(ATOMS):
+            bounded = any(key in plain for key in BOUNDS_OF_NUMBERS)
+            yield self._bounded(plain, types) if bounded else atoms(types)
 
-    def _resolved(self, schema: object, path: Path) -> tuple[Schema, Path] | None:
-        """The schema without references and `allOf`, and the path to it; None: too deep."""
-        if not isinstance(schema, Mapping):
-            return None if self._circles(path) else ({}, path)
-        target, parts = resolve_reference(schema, self.root), schema.get("allOf")
-        others = [*parts] if isinstance(parts, list) else []
-        if target is not schema:
-            path, others = (*path, schema["$ref"]), [target, *others]
-        plain: Schema = {}
-        for one in filter(lambda one: isinstance(one, Mapping), others):
-            if self._circles(path) or (found := self._resolved(one, path)) is None:
-                return None
-            plain, path = overlaid(plain, found[0]), found[1]
-        own = {key: one for key, one in schema.items() if key not in ELSEWHERE}
-        return overlaid(plain, own), path
-
-    def _circles(self, path: Path) -> bool:
-        """Whether a path leads in circles too often."""
-        return len(path) - len({*path}) > self.most_repeats
+    def _bounded(self, schema: object, types: JsonTypes) -> Format:
+        """A value of one of these types without quotes or brackets, which fits the schema."""
+        one = schema
+        if not possible_types(schema, self.root) <= types & ATOMS.keys():
+            named = [name for name, kinds in TYPES.items() if kinds <= types & ATOMS.keys()]
+            one = {"allOf": [schema, {"type": named}]}
+        return argument_format(one, self.root) or atoms(types)
 
     def arguments(self) -> Format | None:
         """The arguments of a call: an object."""

@@ -1,5 +1,6 @@
 """Which JSON types a schema accepts, as far as its plain keywords say so."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,32 @@ ANY_TYPE = NO_TYPE.union(*TYPES.values())
 STRING_ONLY = TYPES["string"]
 
 
+NUMBER = TYPES["number"]
+BOUNDS: Mapping[tuple[str, str], JsonTypes] = {
+    ("minLength", "maxLength"): STRING_ONLY,
+    ("minItems", "maxItems"): TYPES["array"],
+    ("minProperties", "maxProperties"): TYPES["object"],
+    ("minimum", "maximum"): NUMBER,
+}
+
+
 def accepted_types(schema: object, root: Mapping[str, object]) -> JsonTypes:
-    """The types that a schema within `root` accepts."""
+    """The types that a schema within `root` accepts; any, if it contradicts itself."""
+    return possible_types(schema, root) or ANY_TYPE
+
+
+def possible_types(schema: object, root: Mapping[str, object]) -> JsonTypes:
+    """The types that a schema within `root` accepts; none, if it contradicts itself."""
     try:
-        return _Schema(root).types_of(schema) or ANY_TYPE
+        return _Schema(root).types_of(schema)
     except RecursionError:
         return ANY_TYPE
+
+
+def types_of_value(value: object) -> JsonTypes:
+    """The types that a JSON value is of: a number without a fraction is an integer, too."""
+    whole = isinstance(value, float) and value.is_integer()
+    return NUMBER if whole else frozenset({type(value)})
 
 
 @dataclass(slots=True)
@@ -38,7 +59,7 @@ class _Schema:
     def types_of(self, schema: object) -> JsonTypes:
         """The types that all keywords of a schema accept."""
         if not isinstance(schema, Mapping):
-            return ANY_TYPE
+            return NO_TYPE if schema is False else ANY_TYPE
         return ANY_TYPE.intersection(*self._by_keyword(schema))
 
     def _by_keyword(self, schema: Mapping[str, object]) -> Iterator[JsonTypes]:
@@ -47,7 +68,8 @@ class _Schema:
             yield NO_TYPE.union(*(_named(one) for one in names))
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list):
-            yield frozenset(map(type, values))
+            yield NO_TYPE.union(*map(types_of_value, values))
+        yield ANY_TYPE - _crossed(schema)
         for several in ("anyOf", "oneOf"):
             if isinstance(inner := schema.get(several), list):
                 yield NO_TYPE.union(*map(self.types_of, inner))
@@ -76,6 +98,22 @@ def resolve_reference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Map
     reference = schema.get("$ref")
     found = _Schema(root).resolve(reference) if isinstance(reference, str) else None
     return found if isinstance(found, Mapping) else schema
+
+
+def _crossed(schema: Mapping[str, object]) -> JsonTypes:
+    """The types of which no value is within the schema's bounds."""
+    return NO_TYPE.union(
+        *(
+            types
+            for (least, most), types in BOUNDS.items()
+            if _number(schema, least, -math.inf) > _number(schema, most, math.inf)
+        )
+    )
+
+
+def _number(schema: Mapping[str, object], key: str, usual: float) -> float:
+    found = schema.get(key)
+    return found if isinstance(found, int | float) else usual
 
 
 def _named(name: object) -> JsonTypes:

@@ -1,17 +1,30 @@
 """The ways in which an object fits a schema with `anyOf`, `oneOf`, `allOf` and `$ref`. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import combinations, count
 from typing import Any
 
-from api.tools.parsing.json_types import accepted_types, resolve_reference
-from api.tools.parsing.listed_values import listed_values
+from api.tools.parsing.json_types import (
+    STRING_ONLY,
+    TYPES,
+    accepted_types,
+    possible_types,
+    resolve_reference,
+)
+from api.tools.parsing.listed_values import is_possible, values_of
 
 Schema = Mapping[str, Any]
 SEVERAL = ("anyOf", "oneOf")
 ELSEWHERE = frozenset({*SEVERAL, "$ref", "allOf"})
+CLOSED = {"additionalProperties": False}
+NUMBERS: Mapping[str, Callable[[Iterable[int]], int]] = {
+    "minProperties": max,
+    "maxProperties": min,
+    "minItems": max,
+    "maxItems": min,
+}
 MOST_WAYS, MOST_VISITS = 64, 1_000
 
 
@@ -71,7 +84,7 @@ class _Ways:
         for several in SEVERAL:
             if isinstance(found := schema.get(several), list):
                 options = [self.of(one, path) for one in found]
-                if self.apart and several == "oneOf" and not self._exclude(options):
+                if self.apart and several == "oneOf" and not self.exclude(options):
                     raise Overlapping
                 yield [way for option in options for way in option]
 
@@ -82,7 +95,7 @@ class _Ways:
         found = (both(one, other) for one in ways for other in others)
         return [_without_false(one) for one in found if _is_possible(one)]
 
-    def _exclude(self, options: Iterable[Sequence[Schema]]) -> bool:
+    def exclude(self, options: Iterable[Sequence[Schema]]) -> bool:
         """Whether no object fits two of these options."""
         pairs = combinations(options, 2)
         return all(self._disjoint(one, other) for a, b in pairs for one in a for other in b)
@@ -95,17 +108,59 @@ class _Ways:
         )
 
     def _differ(self, one: object, other: object) -> bool:
-        if one is False or other is False:
-            return True
-        values = listed_values(one, self.root), listed_values(other, self.root)
-        if values[0] and values[1]:
-            return {*values[0]}.isdisjoint(values[1])
-        return accepted_types(one, self.root).isdisjoint(accepted_types(other, self.root))
+        return not is_possible({"allOf": [one, other]}, self.root)
+
+
+def overlap(schemas: Sequence[Schema], root: Schema) -> bool:
+    """Whether a value may fit two of these schemas, as far as can be seen, if its objects have
+    no members but those that are named. Two that describe texts without listing them may differ
+    in what is not enforced.
+    """
+    try:
+        return any(_overlap(one, other, root) for one, other in combinations(schemas, 2))
+    except TooManyWays:
+        return True
+
+
+def _overlap(one: Schema, other: Schema, root: Schema) -> bool:
+    shared = {"allOf": [one, other]}
+    types = possible_types(shared, root)
+    listed = values_of(one, root) or values_of(other, root)
+    if not is_possible(shared, root) or (types == STRING_ONLY and not listed):
+        return False
+    ways = _Ways(root, apart=False)
+    first, second = ways.of(one), ways.of(other)
+    pairs = ([_closed(first), second], [first, _closed(second)])
+    return types != TYPES["object"] or not all(map(ways.exclude, pairs))
+
+
+def _closed(ways: Iterable[Schema]) -> Sequence[Schema]:
+    """The same ways of objects, as they are written: with no members but those with names."""
+    named = [(way, [*properties_of(way), *required_of(way)]) for way in ways]
+    members = [{key: _member(way, key) for key in names} for way, names in named]
+    return [
+        {**way, "properties": one, **CLOSED} if one else way
+        for (way, _), one in zip(named, members, strict=True)
+    ]
+
+
+def possible(way: Schema, root: Schema) -> Schema | None:
+    """The same way without members that no value within `root` fits; None: one of them is
+    required.
+    """
+    members = properties_of(way)
+    gone = dict.fromkeys(key for key, one in members.items() if not is_possible(one, root))
+    more = is_possible(way.get("additionalProperties", True), root)
+    others = {} if more and (not gone or len(gone) < len(members)) else CLOSED
+    kept = {**way, "properties": {**members, **dict.fromkeys(gone, False)}, **others}
+    if not _is_possible(kept):
+        return None
+    return _without_false(kept) if gone or others else way
 
 
 def both(one: Schema, other: Schema) -> Schema:
-    """A schema of objects that fit two. Of keywords that are not about members, the second's
-    count. A member that cannot be is False.
+    """A schema of objects and lists that fit two. Of keywords that are not about members or
+    items, the second's count. A member that cannot be is False.
     """
     keys = [*dict.fromkeys([*properties_of(one), *properties_of(other)])]
     members = {key: conjoined(_member(one, key), _member(other, key)) for key in keys}
@@ -113,9 +168,11 @@ def both(one: Schema, other: Schema) -> Schema:
     joined: dict[str, Any] = {"properties": members} if members else {}
     if needed:
         joined["required"] = needed
-    for key, choose in (("minProperties", max), ("maxProperties", min)):
+    for key, choose in NUMBERS.items():
         if numbers := [x[key] for x in (one, other) if isinstance(x.get(key), int)]:
             joined[key] = choose(numbers)
+    if "items" in one and "items" in other:
+        joined["items"] = conjoined(one["items"], other["items"])
     more = [x["additionalProperties"] for x in (one, other) if "additionalProperties" in x]
     if more:
         joined["additionalProperties"] = conjoined(more[0], more[-1])
