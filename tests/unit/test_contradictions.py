@@ -24,6 +24,8 @@ NOTHING: list[Any] = [
     {"type": "object", "minProperties": 2, "maxProperties": 1},
     {"type": "array", "minItems": 2, "maxItems": 1},
     {"$ref": "#/$defs/a", "type": "string"},
+    {"type": "string", "anyOf": [{"type": "null"}]},
+    {"anyOf": []},
     False,
 ]
 OVERLAID: list[Any] = [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.tools.dialects.invoke import WORD
-from api.tools.parsing.listed_values import listed_values
+from api.tools.parsing.listed_values import listed_values, values_of
 from tests.fakes.tools import offered, tool
 from tests.unit.test_calls_beside_forms import fits, grammar_of, read_by
 
@@ -28,10 +28,8 @@ NOT_LISTED: list[dict[str, Any]] = [
     {"anyOf": [COLOUR, {"type": "integer"}]},
     {"$ref": "#/$defs/circle"},
     {"$ref": "#/$defs/nothing"},
-    {"anyOf": []},
     {},
 ]
-NEVER: dict[str, Any] = {"type": "string", "anyOf": [{"type": "null"}]}
 CALLS = {
     "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">%s</parameter>'
     "\n</invoke>\n</minimax:tool_call>",
@@ -98,6 +96,12 @@ def test_what_lists_nothing_has_no_values(schema: object) -> None:
     assert listed_values(schema, {}) is None
 
 
-def test_a_schema_that_contradicts_itself_is_any_text() -> None:
-    grammar = grammar_of("deepseek_v32", "", offered([tool("f", schema_of(NEVER))]))
-    assert fits(grammar, DSML % ("true", "green"))
+def test_ways_within_ways_are_looked_at_once_each() -> None:
+    deep: dict[str, Any] = COLOUR
+    for _ in range(60):
+        deep = {"anyOf": [deep, NULL]}
+    assert listed_values(deep, {}) == [*COLOUR["enum"], None]
+
+
+def test_a_number_is_no_truth_value_and_its_own_without_a_fraction() -> None:
+    assert values_of({"allOf": [{"enum": [True, 1, 2.0]}, {"enum": [1.0, 2]}]}, {}) == [1, 2.0]

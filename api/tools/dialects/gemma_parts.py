@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from api.tools.call_formats import Schema
-from api.tools.parsing.json_types import resolve_reference
-from api.tools.parsing.ways import SEVERAL
+from api.tools.parsing.json_types import SEVERAL, resolve_reference
 
 ELSEWHERE = ("$ref", "allOf")
 Path = tuple[str, ...]

@@ -22,6 +22,8 @@ STRING_ONLY = TYPES["string"]
 
 
 NUMBER = TYPES["number"]
+SEVERAL = "anyOf", "oneOf"
+"""One of the schemas that these list, or more, has to fit."""
 BOUNDS: Mapping[tuple[str, str], JsonTypes] = {
     ("minLength", "maxLength"): STRING_ONLY,
     ("minItems", "maxItems"): TYPES["array"],
@@ -70,7 +72,7 @@ class _Schema:
         if isinstance(values, list):
             yield NO_TYPE.union(*map(types_of_value, values))
         yield ANY_TYPE - _crossed(schema)
-        for several in ("anyOf", "oneOf"):
+        for several in SEVERAL:
             if isinstance(inner := schema.get(several), list):
                 yield NO_TYPE.union(*map(self.types_of, inner))
         if isinstance(inner := schema.get("allOf"), list):

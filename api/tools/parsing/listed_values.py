@@ -1,12 +1,15 @@
 """Schemas that list all their values, and those that no value fits. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from api.tools.parsing.json_types import (
+    NO_TYPE,
+    SEVERAL,
     TYPES,
+    JsonTypes,
     accepted_types,
     possible_types,
     resolve_reference,
@@ -37,9 +40,28 @@ def is_possible(schema: object, root: Mapping[str, Any]) -> bool:
 def values_of(schema: object, root: Mapping[str, Any]) -> list[Any] | None:
     """All values that a schema lists, in all its parts; None: it does not list them."""
     try:
-        return _Lists(root).of(schema)
+        found = _Lists(root).of(schema)
     except RecursionError:
         return None
+    return None if found is None else [*found.values()]
+
+
+Listed = Mapping[str, Any]
+"""Values by their texts as JSON, each once."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Several schemas, one of which a value fits: what they list, and of which types the values
+    of those are that do not list theirs.
+    """
+
+    listed: dict[str, Any] = field(default_factory=dict)
+    types: JsonTypes = NO_TYPE
+    open: bool = False
+
+    def takes(self, key: str, value: object) -> bool:
+        return key in self.listed or bool(types_of_value(value) & self.types)
 
 
 @dataclass(slots=True)
@@ -47,54 +69,53 @@ class _Lists:
     """Schemas within `root`. Each reference is followed once: they may lead in circles."""
 
     root: Mapping[str, Any]
-    _referenced: dict[str, list[Any] | None] = field(default_factory=dict)
+    _referenced: dict[str, Listed | None] = field(default_factory=dict)
 
-    def of(self, schema: object) -> list[Any] | None:
+    def of(self, schema: object) -> Listed | None:
         if not isinstance(schema, Mapping):
             return None
-        lists = [one for one in self._by_keyword(schema) if one is not None]
-        if not lists:
+        several = [one for key in SEVERAL if isinstance(one := schema.get(key), list)]
+        choices = [self._choice(ways) for ways in several if ways]
+        lists = [*self._by_keyword(schema), *(one.listed for one in choices if not one.open)]
+        known = [one for one in lists if one is not None]
+        if not known:
             return None
         types = possible_types(schema, self.root)
-        in_all = [one for one in lists[0] if all(one in other for other in lists)]
-        fitting = [one for one in in_all if types_of_value(one) & types]
-        for several in ("anyOf", "oneOf"):
-            if isinstance(ways := schema.get(several), list):
-                fitting = self._fitting_one(ways, fitting)
-        return fitting
+        common = {key: one for key, one in known[0].items() if all(key in it for it in known)}
+        return {
+            key: one
+            for key, one in common.items()
+            if types_of_value(one) & types and all(each.takes(key, one) for each in choices)
+        }
 
-    def _fitting_one(self, ways: Sequence[object], values: list[Any]) -> list[Any]:
-        """Those values that fit one of the ways."""
-        found = [(possible_types(one, self.root), self.of(one)) for one in ways]
-        return [
-            value
-            for value in values
-            if any(
-                types_of_value(value) & types and (listed is None or value in listed)
-                for types, listed in found
-            )
-        ]
+    def _choice(self, ways: Iterable[object]) -> _Choice:
+        choice = _Choice()
+        for way in ways:
+            if (listed := self.of(way)) is not None:
+                choice.listed.update(listed)
+            else:
+                choice.open = True
+                choice.types |= possible_types(way, self.root)
+        return choice
 
-    def _by_keyword(self, schema: Mapping[str, Any]) -> Iterator[list[Any] | None]:
+    def _by_keyword(self, schema: Mapping[str, Any]) -> Iterator[Listed | None]:
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         values = [None] if schema.get("type") == "null" else values
         if isinstance(values, list):
-            yield values
+            yield {_key(one): one for one in values}
         if isinstance(reference := schema.get("$ref"), str):
             yield self._at(schema, reference)
         if isinstance(parts := schema.get("allOf"), list):
             yield from map(self.of, parts)
-        for several in ("anyOf", "oneOf"):
-            if isinstance(ways := schema.get(several), list):
-                yield self._in_any(ways)
 
-    def _in_any(self, ways: Sequence[object]) -> list[Any] | None:
-        found = [self.of(one) for one in ways]
-        known = [one for one in found if one is not None]
-        return [*chain(*known)] if found and len(known) == len(found) else None
-
-    def _at(self, schema: Mapping[str, Any], reference: str) -> list[Any] | None:
+    def _at(self, schema: Mapping[str, Any], reference: str) -> Listed | None:
         if reference not in self._referenced:
             self._referenced[reference] = None
             self._referenced[reference] = self.of(resolve_reference(schema, self.root))
         return self._referenced[reference]
+
+
+def _key(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True)

@@ -7,6 +7,7 @@ from itertools import combinations, count
 from typing import Any
 
 from api.tools.parsing.json_types import (
+    SEVERAL,
     STRING_ONLY,
     TYPES,
     accepted_types,
@@ -16,7 +17,6 @@ from api.tools.parsing.json_types import (
 from api.tools.parsing.listed_values import is_possible, values_of
 
 Schema = Mapping[str, Any]
-SEVERAL = ("anyOf", "oneOf")
 ELSEWHERE = frozenset({*SEVERAL, "$ref", "allOf"})
 CLOSED = {"additionalProperties": False}
 NUMBERS: Mapping[str, Callable[[Iterable[int]], int]] = {
