@@ -17,6 +17,7 @@ from api.tools.parsing.json_types import (
 )
 
 Values = Sequence[str | None]
+ENCODER = json.JSONEncoder(sort_keys=True)
 STRING_OR_NULL = TYPES["string"] | TYPES["null"]
 
 
@@ -81,7 +82,9 @@ class _Lists:
         if not known:
             return None
         types = possible_types(schema, self.root)
-        common = {key: one for key, one in known[0].items() if all(key in it for it in known)}
+        common = {
+            key: one for key, one in known[0].items() if all(key in it for it in known[1:])
+        }
         return {
             key: one
             for key, one in common.items()
@@ -118,4 +121,4 @@ class _Lists:
 def _key(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return json.dumps(value, sort_keys=True)
+    return ENCODER.encode(value)
