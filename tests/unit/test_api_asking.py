@@ -172,7 +172,9 @@ async def test_who_wants_log_probabilities_of_the_prompt_has_it_run_where_it_ans
     """KV that is fetched tells nothing of them, and nothing is held that nobody fetches."""
     for params in (HOLD, to_params(TICKET)):
         asked = await complete({"kv_transfer_params": params, **fields}, legs=read_leg_params)
-        assert [call.leg for call in asked.calls] == [WHOLE]
+        [leg] = [call.leg for call in asked.calls]
+        assert (leg.hold, leg.recompute) == (False, params is not HOLD)
+        assert (leg.ticket is not None) is leg.recompute, "its KV is given up"
 
 
 async def test_the_context_is_asked_once_however_many_choices_there_are() -> None:

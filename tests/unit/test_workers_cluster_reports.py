@@ -10,6 +10,7 @@ TROUBLES = {"closed": None, "open": "gone", "half_open": "silent"}
 def said(in_flight: int, failures: int, breaker: str, pairs: dict[str, str]) -> dict[str, Any]:
     return {
         "requests_in_flight": in_flight,
+        "requests_queued": 10 * in_flight,
         "nodes": [
             {
                 "http_address": "h:1",
