@@ -35,7 +35,7 @@ from api.tools.parsing.json_types import (
     types_of_value,
 )
 from api.tools.parsing.listed_values import values_of
-from api.tools.parsing.ways import both, overlap, required_of
+from api.tools.parsing.ways import TooManyWays, both, overlap, required_of
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
@@ -105,9 +105,15 @@ class ValueForm:
         parts, path = found
         if (ways := first_ways(parts)) is None:
             return _one_of(self._by_type(reduce(both, parts), path, types))
-        if ways.exclusive and overlap(ways.schemas, self.root):
+        if ways.exclusive and self._overlap(ways.schemas):
             return REFUSED_ONE_OF
         return _one_of(self.value(one, path, types) for one in ways.schemas)
+
+    def _overlap(self, ways: Sequence[Schema]) -> bool:
+        try:
+            return overlap(ways, self.root)
+        except TooManyWays as error:
+            raise WireError(TOO_LONG, "tools") from error
 
     def _by_type(self, plain: Schema, path: Path, types: JsonTypes) -> Iterable[Format | None]:
         if str in types:

@@ -83,6 +83,8 @@ class _Ways:
             yield self.of(part, path)
         for several in SEVERAL:
             if isinstance(found := schema.get(several), list):
+                if len(found) > MOST_WAYS:
+                    raise TooManyWays
                 options = [self.of(one, path) for one in found]
                 if self.apart and several == "oneOf" and not self.exclude(options):
                     raise Overlapping
@@ -114,24 +116,39 @@ class _Ways:
 def overlap(schemas: Sequence[Schema], root: Schema) -> bool:
     """Whether a value may fit two of these schemas, as far as can be seen, if its objects have
     no members but those that are named. Two that describe texts without listing them may differ
-    in what is not enforced.
+    in what is not enforced. Raises TooManyWays.
     """
-    try:
-        return any(_overlap(one, other, root) for one, other in combinations(schemas, 2))
-    except TooManyWays:
-        return True
+    if len(schemas) > MOST_WAYS:
+        raise TooManyWays
+    options = [_Option.of(one, root) for one in schemas]
+    return any(one.overlaps(other, root) for one, other in combinations(options, 2))
 
 
-def _overlap(one: Schema, other: Schema, root: Schema) -> bool:
-    shared = {"allOf": [one, other]}
-    types = possible_types(shared, root)
-    listed = values_of(one, root) or values_of(other, root)
-    if not is_possible(shared, root) or (types == STRING_ONLY and not listed):
-        return False
-    ways = _Ways(root, apart=False)
-    first, second = ways.of(one), ways.of(other)
-    pairs = ([_closed(first), second], [first, _closed(second)])
-    return types != TYPES["object"] or not all(map(ways.exclude, pairs))
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One of several schemas: what it lists, and the ways in which an object fits it."""
+
+    schema: Schema
+    listed: Sequence[Any] | None
+    ways: Sequence[Schema]
+    closed: Sequence[Schema]
+
+    @classmethod
+    def of(cls, schema: Schema, root: Schema) -> "_Option":
+        """Raises TooManyWays."""
+        ways = _Ways(root, apart=False).of(schema)
+        return cls(schema, values_of(schema, root), ways, _closed(ways))
+
+    def overlaps(self, other: "_Option", root: Schema) -> bool:
+        """Whether a value may fit both."""
+        shared = {"allOf": [self.schema, other.schema]}
+        types = possible_types(shared, root)
+        free = types == STRING_ONLY and not self.listed and not other.listed
+        if free or not is_possible(shared, root):
+            return False
+        pairs = [self.closed, other.ways], [self.ways, other.closed]
+        excluded = map(_Ways(root, apart=False).exclude, pairs)
+        return types != TYPES["object"] or not all(excluded)
 
 
 def _closed(ways: Iterable[Schema]) -> Sequence[Schema]:
