@@ -30,6 +30,7 @@ FLAGS = (
 )
 PROMPTS = 8  # at most: a machine that is busy with something else shows little at times
 MOST_OF_IT = 0.5
+LEAST_BYTES = 1 << 20  # of a prompt's KV; a busy machine may let its decode node compute it
 PATIENCE_S = 60
 
 
@@ -47,7 +48,7 @@ async def test_most_of_the_kv_is_there_when_the_first_token_leaves(tmp_path: Pat
 
 
 async def _early_share(cluster: Running, wires: Wires, number: int) -> float:
-    """Of a prompt's KV, how much had passed when its first token came."""
+    """Of a prompt's KV, how much had passed when its first token came; 0: it never passed."""
     before, seen = wires.passed[DATA], list[int]()
     asked = prompt(LENGTH, number)
     async with aclosing(chunks(cluster.session, cluster.url, asked, 4)) as coming:
@@ -55,8 +56,7 @@ async def _early_share(cluster: Running, wires: Wires, number: int) -> float:
             if chunk["choices"]:
                 seen.append(wires.passed[DATA])
     whole = wires.passed[DATA] - before
-    assert whole > 1 << 20
-    return (seen[0] - before) / whole
+    return (seen[0] - before) / whole if whole >= LEAST_BYTES else 0.0
 
 
 @asynccontextmanager
