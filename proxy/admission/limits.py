@@ -97,14 +97,12 @@ class AdmissionLimits:
     @property
     def of_nodes(self) -> bool:
         """Whether any limit depends on the number of nodes."""
-        return any(
-            one is not None for one in (*self.node, *self.prefill_node, self.node_queued)
-        )
+        return (*self.node, *self.prefill_node, self.node_queued) != (None,) * 5
 
     @property
     def none(self) -> bool:
         """Whether no request ever waits."""
-        return all(one is None for one in (*self.all, *self.node, *self.prefill_node))
+        return (*self.all, *self.node, *self.prefill_node) == (None,) * 6
 
     def queued_for(self, nodes: int) -> int | None:
         """How many requests may wait for this many nodes; None: no such limit."""
