@@ -8,7 +8,8 @@ import pytest
 
 from api.tools.dialects.known import DIALECTS
 from api.tools.parsing.argument_types import ArgumentTypes
-from api.tools.parsing.ways import MOST_WAYS, SEVERAL
+from api.tools.parsing.json_types import SEVERAL
+from api.tools.parsing.ways import MOST_WAYS
 from api.wire import WireError
 from engine.errors import GrammarRefused
 from engine.grammars.checking import GrammarChecker
