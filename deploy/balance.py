@@ -28,10 +28,11 @@ def run(config: BalanceConfig) -> None:
     if config.admin_api_key is None and not config.dry_run:
         raise SystemExit("pdserve balance: changes need --admin-api-key, or say --dry-run")
     try:
-        look(config)
+        nodes = look(config).nodes
     except UNANSWERED as error:
         why = explain(error, config)
         raise SystemExit(f"pdserve balance: {config.url}: {why}") from error
+    logger.info("ready: watching %s nodes of %s", len(nodes), config.url)
     balancer = Balancer(config)
     while True:
         balancer.step()
