@@ -1,6 +1,5 @@
 """`pdserve balance`: changes the roles of nodes as load needs it, by a proxy's admin calls."""
 
-import json
 import logging
 import time
 from collections import defaultdict
@@ -13,11 +12,9 @@ from deploy.config import BalanceConfig
 from deploy.load_window import LoadWindow, NodeLoad, RoleChange
 from deploy.proxy_calls import UNANSWERED, call, explain
 from deploy.status import CLOSED, ClusterStatus, NodeStatus
+from discovery.kinds import Model
 from discovery.logs import start_logging
 from discovery.registration import Role, State
-
-ROLES = {role.name.lower(): role for role in Role}
-ModelName = tuple[str | None, str | None]
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +47,7 @@ class Balancer:
 
     config: BalanceConfig
     clock: Callable[[], float] = time.monotonic
-    _windows: dict[ModelName, LoadWindow] = field(default_factory=dict)
+    _windows: dict[Model, LoadWindow] = field(default_factory=dict)
     _lost: bool = False
 
     def step(self) -> None:
@@ -70,7 +67,7 @@ class Balancer:
             self._order(change)
 
     def _changes(self, cluster: ClusterStatus) -> Iterator[RoleChange]:
-        by_model = defaultdict[ModelName, list[NodeLoad]](list)
+        by_model = defaultdict[Model, list[NodeLoad]](list)
         for node in cluster.nodes:
             if node.node_id is not None:  # vLLM's nodes have no role of their own
                 by_model[node.model, node.fingerprint].append(_load(node))
@@ -92,11 +89,8 @@ class Balancer:
             logger.info("%s should become a %s node: %s", address, kind, why)
             return
         try:
-            call(
-                self.config,
-                f"/instances/{address}/role",
-                json.dumps({"role": kind}).encode(),
-            )
+            order = msgspec.json.encode({"role": kind})
+            call(self.config, f"/instances/{address}/role", order)
         except UNANSWERED as error:
             told = explain(error, self.config)
             logger.warning("%s does not become a %s node: %s", address, kind, told)
@@ -109,7 +103,7 @@ def _load(node: NodeStatus) -> NodeLoad:
     takes_work = node.state is State.READY and node.breaker == CLOSED and node.misfit is None
     return NodeLoad(
         node.http_address,
-        ROLES[node.role],
+        Role[node.role.upper()],
         takes_work,
         load.waiting,
         load.running,

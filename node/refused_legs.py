@@ -36,9 +36,8 @@ class RefusedLegs:
                 await self.decline(leg)
         return response
 
-    def _leg(self, data: object, outer_id: str | None) -> Leg:
+    def _leg(self, data: str | bytes, outer_id: str | None) -> Leg:
         try:
-            assert isinstance(data, bytes)
             body = msgspec.json.decode(data, type=_Body)
             leg = read_leg(body.kv_transfer_params)
         except (*UNREADABLE, MalformedTicket):

@@ -97,12 +97,14 @@ class AdmissionLimits:
     @property
     def of_nodes(self) -> bool:
         """Whether any limit depends on the number of nodes."""
-        return (*self.node, *self.prefill_node, self.node_queued) != (None,) * 5
+        limits = self.node, self.prefill_node, self.node_queued
+        return limits != (UNLIMITED_NODE, UNLIMITED, None)
 
     @property
     def none(self) -> bool:
         """Whether no request ever waits."""
-        return (*self.all, *self.node, *self.prefill_node) == (None,) * 6
+        limits = self.all, self.node, self.prefill_node
+        return limits == (UNLIMITED, UNLIMITED_NODE, UNLIMITED)
 
     def queued_for(self, nodes: int) -> int | None:
         """How many requests may wait for this many nodes; None: no such limit."""

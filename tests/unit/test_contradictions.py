@@ -1,16 +1,15 @@
 """What no value fits is left out of strict calls, or refused, in every format as in JSON."""
 
-import json
 from typing import Any
 
 import pytest
 
-from api.tools.dialects.known import DIALECTS
 from api.wire import WireError
 from engine.errors import GrammarRefused
 from engine.grammars.checking import GrammarChecker
-from tests.fakes.tools import offered, read
-from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
+from tests.fakes.tools import offered
+from tests.unit.test_required_members import walk
+from tests.unit.test_strict_calls import grammar_of, strict
 
 NAMES = ("hermes", "glm45", "deepseek_v32", "lfm2", "gemma4")
 COUNT, WORD, TRUTH = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
@@ -38,16 +37,6 @@ BOUNDED = {"type": ["integer", "array"], "minimum": 3, "maximum": 4, "maxItems":
 def given(schema: Any, *needed: str) -> dict[str, Any]:  # noqa: ANN401  JSON of any shape
     members = {"properties": {"a": schema, "b": COUNT}, "required": ["b", *needed]}
     return {**members, **CLOSED, "$defs": {"a": COUNT}}
-
-
-def walk(name: str, schema: dict[str, Any], seed: int) -> dict[str, Any]:
-    tools = offered([strict("f", schema)])
-    grammar = grammar_of(name, "", tools, parallel=False)
-    text = walked(grammar, mark_of(DIALECTS[name], ""), seed)
-    [(_, arguments, whole)] = read(DIALECTS[name].parser, [text], tools).calls
-    assert whole, text
-    found: dict[str, Any] = json.loads(arguments)
-    return found
 
 
 @pytest.mark.parametrize("name", NAMES)

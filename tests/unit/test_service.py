@@ -188,6 +188,7 @@ def test_who_posts_after_the_end_is_not_harmed() -> None:
     commands.stop_signalling()
     bell.close()
     commands.post(lambda: None)
+    assert commands, "nobody is woken for it"
 
 
 def test_what_is_open_is_looked_after_soon(rig: Rig) -> None:

@@ -19,8 +19,6 @@ TYPES: Mapping[str, JsonTypes] = {
 NO_TYPE: JsonTypes = frozenset()
 ANY_TYPE = NO_TYPE.union(*TYPES.values())
 STRING_ONLY = TYPES["string"]
-
-
 NUMBER = TYPES["number"]
 SEVERAL = "anyOf", "oneOf"
 """One of the schemas that these list, or more, has to fit."""
