@@ -5,11 +5,14 @@ import logging
 import torch
 
 from engine.checkpoints.checkpoint import Checkpoint
+from engine.checkpoints.cpu_storage import cpu_storage
+from engine.checkpoints.packing import Packing
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import ROUNDINGS, LinearFactory, open_storage
+from engine.checkpoints.storage import ROUNDINGS, LinearFactory, device_storage
 from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels, open_kernels
+from engine.kernels.products import TorchProducts
 from engine.models.choosing import AnyConfig
 from engine.models.config import ModelConfig
 from engine.running.opening import OpenDevice
@@ -30,12 +33,21 @@ def placement(
 
     Raises KernelsUnavailable or UnusableCheckpoint for settings that do not go together.
     """
-    return Placement(
-        dtype,
-        device,
-        _kernels(config, dtype, device, opened),
-        storage=_storage(config, shape, device, opened),
-    )
+    kernels = _kernels(config, dtype, device, opened)
+    rounding = config.quantization if config.quantization in ROUNDINGS else None
+    packing = _packing(config, shape)
+    storage: LinearFactory | None = None
+    if opened is not None and (products := opened.accelerator.products) is not None:
+        quantizing = opened.accelerator.kernels
+        storage = device_storage(rounding, packing, device, products, quantizing)
+    elif rounding is None and packing is None:
+        pass
+    elif config.cpu_kernels == "torch":
+        storage = LinearFactory(TorchProducts(), rounding)
+    else:
+        ours = kernels if isinstance(kernels, CpuKernels) else None
+        storage = cpu_storage(rounding, dtype, ours)
+    return Placement(dtype, device, kernels, storage=storage)
 
 
 def _kernels(
@@ -56,28 +68,23 @@ def _kernels(
     return kernels
 
 
-def _storage(
-    config: EngineConfig, shape: AnyConfig, device: torch.device, opened: OpenDevice | None
-) -> LinearFactory | None:
-    """Raises KernelsUnavailable, or UnusableCheckpoint if weights would be quantized twice."""
+def _packing(config: EngineConfig, shape: AnyConfig) -> Packing | None:
+    """The checkpoint's; raises UnusableCheckpoint if weights would be quantized twice."""
     packing = shape.packing if isinstance(shape, ModelConfig) else None
     if packing is not None and config.quantization is not None:
         raise UnusableCheckpoint(
             f"--quantization {config.quantization}: the checkpoint is quantized already, "
             f"in {packing.layout}"
         )
-    rounding = config.quantization if config.quantization in ROUNDINGS else None
-    products = kernels = None
-    if opened is not None:
-        products, kernels = opened.accelerator.products, opened.accelerator.kernels
-    return open_storage(rounding, packing, config.cpu_kernels, device, products, kernels)
+    return packing
 
 
 def log_quantization(config: EngineConfig, place: Placement) -> None:
     """Log the error that quantization made; raises UnusableCheckpoint if nothing was."""
     if config.quantization is None:
         return
-    told = place.kernels.quantizer if isinstance(place.kernels, CpuKernels) else place.storage
+    eight = place.kernels.quantizer if isinstance(place.kernels, CpuKernels) else None
+    told = place.storage if eight is None else eight
     if told is None or not told.errors:
         raise UnusableCheckpoint("--quantization: no product of this model can be quantized")
     if log.isEnabledFor(logging.INFO):  # computing it waits for the device

@@ -98,10 +98,10 @@ class EngineConfig:
     `gpu_memory_utilization`, a share of all of that memory. `enforce_eager` disables CUDA
     graphs, and replayed steps on a CPU. `threads` is the number of CPU cores to use.
     `cpu_kernels` is `native`, `torch`, or `auto`: native if available. `quantization` is `int8`
-    on a CPU, `fp8` or `int4` on a GPU. `speculative_config` is a SpeculativeConfig in JSON;
-    None: no drafts. `kv_offloading_size` is GiB of host memory below a GPU's KV memory, and
-    `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such tier. `load_format`
-    is `auto` or `safetensors`, or `dummy`: weights generated from `seed`.
+    or `int4` on a CPU, `fp8` or `int4` on a GPU. `speculative_config` is a SpeculativeConfig in
+    JSON; None: no drafts. `kv_offloading_size` is GiB of host memory below a GPU's KV memory,
+    and `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such tier.
+    `load_format` is `auto` or `safetensors`, or `dummy`: weights generated from `seed`.
     `tensor_parallel_size` is the number of ranks that share the model; if more than one, the
     other ranks are started before the engine is opened. `lora_modules` are the LoRA adapters
     that requests may name, in the form that `read_lora_modules` reads. With `kv_cache_events`

@@ -24,7 +24,7 @@ from bench.checkpoint import write_checkpoint
 from bench.engine.ours import OurEngine
 from bench.engine.rates import Meter, Rates
 from bench.engine.theirs import TransformersEngine
-from bench.engine.work import BYTES, SHAPES, ModelWork
+from bench.engine.work import SHAPES, WEIGHT_BYTES, ModelWork
 from engine.cores import usable_cores
 from engine.loading import prepare_torch
 from engine.settings import EngineConfig
@@ -38,7 +38,7 @@ FEWEST, MOST, ABOUT_S, ROUNDS = 3, 30, 2.0, 5  # runs of each measurement
 class Options:
     """What to measure; all of it takes some minutes on two cores."""
 
-    shapes: tuple[Literal["tiny", "0.5b"], ...] = ("tiny", "0.5b")
+    shapes: tuple[Literal["tiny", "0.5b", "1.5b"], ...] = ("tiny", "0.5b")
     """The models."""
     prompts: tuple[int, ...] = (128, 512, 4096)
     """Lengths of prompts; --empty-prompts leaves them out."""
@@ -52,7 +52,7 @@ class Options:
     """Whether it is measured, too; not with more than MOST_OF_THEIRS tokens of KV."""
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
     """Of our engine."""
-    quantization: Literal["int8"] | None = None
+    quantization: Literal["int8", "int4"] | None = None
     """Of our engine."""
     profile: bool = False
     """Where the time of our decode steps goes, besides; none is replayed then."""
@@ -110,8 +110,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         """Count the shape's work. int8 operations have bfloat16's ceiling."""
-        narrow = self.options.quantization is not None
-        self.work = ModelWork(SHAPES[self.name], weight_bytes=1 if narrow else BYTES)
+        self.work = ModelWork(SHAPES[self.name], WEIGHT_BYTES[self.options.quantization])
 
     def run(self) -> None:
         """Ours first, then transformers', as both at once would compete for the GIL."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from bench.checkpoint import Shape
+from engine.kernels.weights import GROUP
 
 BYTES = torch.bfloat16.itemsize
 LONGEST = 8192
@@ -21,15 +22,31 @@ SHAPES = {
         max_position_embeddings=LONGEST,
         tie_word_embeddings=True,
     ),
+    "1.5b": Shape(  # Qwen2.5-1.5B's
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        head_dim=128,
+        vocab_size=151936,
+        max_position_embeddings=LONGEST,
+        tie_word_embeddings=True,
+    ),
 }
+WEIGHT_BYTES = {None: (BYTES, BYTES), "int8": (1, 1), "int4": (1 / 2 + 4 / GROUP, BYTES)}
+"""Bytes of a layer's weight and of the head's, for each `--quantization`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWork:
-    """The work of a random Llama in bfloat16, or with weights of another size."""
+    """The work of a random Llama in bfloat16, or with weights of another size.
+
+    `weight_bytes` are those of WEIGHT_BYTES.
+    """
 
     shape: Shape
-    weight_bytes: float = BYTES
+    weight_bytes: tuple[float, float] = (BYTES, BYTES)
 
     @property
     def layer_weights(self) -> int:
@@ -59,4 +76,5 @@ class ModelWork:
         """Every weight once, and the KV of every sequence."""
         kv = 2 * self.shape.num_hidden_layers * self.shape.num_key_value_heads
         read = sequences * tokens * kv * self.shape.head_dim
-        return self.weight_bytes * (self.layer_weights + self.head_weights) + BYTES * read
+        layers, head = self.weight_bytes
+        return layers * self.layer_weights + head * self.head_weights + BYTES * read

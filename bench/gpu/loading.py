@@ -24,7 +24,7 @@ from engine.checkpoints.checkpoint import INDEX, Checkpoint, open_checkpoint
 from engine.checkpoints.dummy import DummyTensorFile
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.staging import BUFFER_BYTES, PART_BYTES, READERS, read_all
-from engine.checkpoints.storage import open_storage
+from engine.checkpoints.storage import device_storage
 from engine.models.choosing import load_model, read_config
 from engine.models.config import ModelConfig
 from engine.models.weights import store_of
@@ -102,7 +102,9 @@ class Stored:
         if accelerator is None:
             return Placement(self.dtype, device)
         kernels, products = accelerator.kernels, accelerator.products
-        storage = open_storage(None, None, "auto", device, products, kernels)
+        if products is None:
+            return Placement(self.dtype, device, kernels)
+        storage = device_storage(None, None, device, products, kernels)
         return Placement(self.dtype, device, kernels, None, storage)
 
     def _read_s(self) -> float:

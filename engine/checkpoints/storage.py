@@ -16,7 +16,7 @@ from engine.kernels.contract import (
     QuantizedOutputKernels,
     QuantizingKernels,
 )
-from engine.kernels.products import Products, TorchProducts
+from engine.kernels.products import Products
 from engine.kernels.rows import Rows
 from engine.kernels.weights import (
     Fp8Weight,
@@ -70,21 +70,30 @@ class LinearFactory:
     kernels: QuantizingKernels | None = None
     errors: list[Tensor] = field(default_factory=list)
 
+    @property
+    def stacks_experts(self) -> bool:
+        """Whether one launch multiplies all experts of a layer: see `stack_linears`."""
+        return True
+
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """A layer with `weight` [outputs, inputs], which is not kept if it is quantized."""
         if self.rounding is None:
-            return PlainLinear(weight, bias)
+            return self.unquantized(weight, bias)
         made = self.packed(_rounded(weight, ROUNDINGS[self.rounding]), bias)
         self.errors.append(_lost(made, weight, bias))
         return made
 
     def head(self, weight: Tensor) -> Linear:
         """The LM head: unquantized in int4 models, where its error would matter most."""
-        return PlainLinear(weight) if self.rounding == "int4" else self.linear(weight)
+        return self.unquantized(weight) if self.rounding == "int4" else self.linear(weight)
 
-    def packed(self, weight: Weight, bias: Tensor | None) -> StoredLinear:
-        """A layer whose weight the checkpoint stores quantized."""
+    def packed(self, weight: Weight, bias: Tensor | None) -> Linear:
+        """A layer whose weight is quantized, by the checkpoint or here."""
         return StoredLinear(weight, None if bias is None else bias.unsqueeze(0), self.products)
+
+    def unquantized(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """A layer whose weight is not."""
+        return PlainLinear(weight, bias)
 
     def quantized_kernels_for(
         self, product: Linear | ExpertStack | None
@@ -136,40 +145,27 @@ def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:
     return first, replace(down, weight=replace(weight, order=None))
 
 
-def open_storage(
+def device_storage(
     rounding: str | None,
     packing: Packing | None,
-    cpu_kernels: str,
     device: torch.device,
-    products: Products | None = None,
-    kernels: QuantizingKernels | None = None,
-) -> LinearFactory | None:
-    """The factory for `--quantization` or a quantized checkpoint; raises KernelsUnavailable.
+    products: Products,
+    kernels: QuantizingKernels | None,
+) -> LinearFactory:
+    """The factory for a device with `products` and `kernels` of its own.
 
-    `products` and `kernels` are the device's own. Returns None for unquantized weights on a
-    CPU, whose layers engine/checkpoints/linear.py makes.
+    `rounding` is that of `--quantization`, `packing` the checkpoint's. Raises
+    KernelsUnavailable if the device cannot multiply such weights.
     """
-    wanted = None if rounding is None else f"--quantization {rounding}"
-    if packing is not None:
-        wanted = f"config.json: a checkpoint quantized in {packing.layout}"
     eight = rounding == "fp8" or (packing is not None and packing.group is None)
-    if products is not None:
-        if (
-            device.type == "cuda"
-            and eight
-            and torch.cuda.get_device_capability(device) < FP8_SINCE
-        ):
-            name = torch.cuda.get_device_name(device)
-            raise KernelsUnavailable(f"{wanted}: {name} cannot multiply in 8 bits")
-        return LinearFactory(products, rounding, kernels)
-    if wanted is None:
-        return None
-    if cpu_kernels != "torch":
-        raise KernelsUnavailable(
-            f"{wanted} is for --device cuda; a CPU has --quantization int8, of whole weights, "
-            "and --cpu-kernels torch runs this one in plain torch, slowly"
-        )
-    return LinearFactory(TorchProducts(), rounding)
+    on_gpu = device.type == "cuda"
+    if on_gpu and eight and torch.cuda.get_device_capability(device) < FP8_SINCE:
+        asked = f"--quantization {rounding}"
+        if packing is not None:
+            asked = f"config.json: a checkpoint quantized in {packing.layout}"
+        name = torch.cuda.get_device_name(device)
+        raise KernelsUnavailable(f"{asked}: {name} cannot multiply in 8 bits")
+    return LinearFactory(products, rounding, kernels)
 
 
 def stack_linears(linears: Sequence[Linear]) -> ExpertStack:
@@ -199,7 +195,7 @@ def _rounded(weight: Tensor, how: Callable[[Tensor], Weight]) -> Weight:
     return concat_outputs([how(part.unsqueeze(0)) for part in weight.split(outputs)])
 
 
-def _lost(made: StoredLinear, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _lost(made: Linear, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The relative error of quantization, a scalar that the device may still be computing."""
     generator = torch.Generator().manual_seed(PROBE_SEED)
     probe = torch.randn(PROBE_ROWS, weight.shape[1], generator=generator).to(weight)

@@ -99,7 +99,7 @@ def _gathered(loader: WeightLoader, config: ModelConfig, each: list[Expert]) -> 
     experts = config.experts
     count, ours = experts.routing.num_experts, _ours(loader, experts)
     unit, in_torch = _unit(config, experts), _unit_in_torch(config, experts)
-    if loader.storage is None:
+    if loader.storage is None or not loader.storage.stacks_experts:
         absent = Expert(AbsentExpert(2 * experts.width), AbsentExpert(config.hidden_size))
         all_of_them = [absent] * ours.start + each + [absent] * (count - ours.stop)
         return LoopedExperts(all_of_them, _activation(loader, *unit) or in_torch)

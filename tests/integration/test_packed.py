@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.checkpoints.checkpoint import WEIGHTS
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.storage import ExpertStack, StoredLinear
-from engine.errors import KernelsUnavailable, UnusableCheckpoint
+from engine.errors import UnusableCheckpoint
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
@@ -133,7 +133,6 @@ def test_chunks_and_company_change_no_token(layout: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "error", "text"),
     [
-        ({}, KernelsUnavailable, "quantized in fp8 is for --device cuda"),
         (
             {"cpu_kernels": "torch", "quantization": "int4"},
             UnusableCheckpoint,

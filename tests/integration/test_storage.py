@@ -14,7 +14,7 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import LinearFactory, StoredLinear
-from engine.errors import KernelsUnavailable, UnusableCheckpoint
+from engine.errors import UnusableCheckpoint
 from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
 from engine.models.decoder import Decoder
@@ -125,15 +125,6 @@ def test_each_rounding_has_kv_of_its_own(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "llama")
     engines = [load(tmp_path), *(narrow(tmp_path, one) for one in ROUNDINGS)]
     assert len({engine.info.fingerprint for engine in engines}) == len(engines)
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_a_cpu_refuses_what_is_for_a_gpu_unless_it_is_told(
-    rounding: str, tmp_path: Path
-) -> None:
-    make_checkpoint(tmp_path, "llama")
-    with pytest.raises(KernelsUnavailable, match=f"{rounding} is for --device cuda.*int8"):
-        load(tmp_path, quantization=rounding)
 
 
 def test_transformers_own_code_is_not_rounded(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.library import Library
+from engine.kernels.cpu.library import FORMATS, Library
 from engine.kernels.style import AttentionStyle
 
 Numbers: TypeAlias = "array[int]"  # of type "q"
-FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class _Plan(Structure):

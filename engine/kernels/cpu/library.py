@@ -15,15 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+import torch
+
 from engine.errors import KernelsUnavailable
 
 Kinds: TypeAlias = "tuple[type[c_void_p | c_int64 | c_float], ...]"
 Argument: TypeAlias = object  # a number, an address, None, or a ctypes object to point to
+FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""How the functions are told a dtype."""
 _POINTER, _NUMBER = c_void_p, c_int64
 _HEAVY: dict[str, Kinds] = {  # called without the GIL
     "pd_attend": (_POINTER, _POINTER),
     "pd_multiply": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
+    "pd_multiply_int4": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_noisiest": (_POINTER, _NUMBER, _POINTER, _POINTER, *[_NUMBER] * 3),
 }
 _LIGHT: dict[str, Kinds] = {  # too short to release the GIL

@@ -14,6 +14,9 @@
 #if defined(__AVX512VNNI__) && defined(PD_PAIRS)
 #define PD_QUADS 1
 #endif
+#if defined(__AMX_BF16__) && defined(PD_PAIRS) && defined(__linux__)
+#define PD_TILES 1
+#endif
 
 namespace pd {
 

@@ -1,0 +1,108 @@
+// Products of many rows with weights of 4 bits by the processor's tile registers (AMX).
+#pragma once
+
+#include "int4.hpp"
+
+#ifdef PD_TILES
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace pd {
+
+constexpr long TILE_ROWS = 16, TILE_BYTES = 64, TILE_PLACES = 2 * TILE_ROWS;
+
+// Whether the kernel lets this process use tile registers, which it has to be asked.
+inline bool may_use_tiles() {
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    static const bool may = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    return may;
+}
+
+// Six tile registers while this exists: 0 .. 3 for sums and 4 for inputs, of `rows` rows, and 5
+// for weights. What was configured before is configured again afterwards.
+class Tiles {
+    struct alignas(TILE_BYTES) Config {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t bytes[16] = {};
+        uint8_t rows[16] = {};
+    } before;
+
+   public:
+    explicit Tiles(long rows) {
+        _tile_storeconfig(&before);
+        Config ours;
+        for (int one = 0; one < 6; ++one) {
+            ours.bytes[one] = TILE_BYTES;
+            ours.rows[one] = (uint8_t)(one == 5 ? TILE_ROWS : rows);
+        }
+        _tile_loadconfig(&ours);
+    }
+    ~Tiles() { _tile_loadconfig(&before); }
+    Tiles(const Tiles&) = delete;
+};
+
+// A group of a block's inputs in bfloat16, as tiles.
+struct alignas(TILE_BYTES) UnpackedGroup {
+    Words words[Int4Weight::MOST_GROUP / TILE_PLACES][Int4Weight::VECTORS][TILE_ROWS];
+
+    void fill(const Int4Weight& weight, long block, long group, const Int4Table& table) {
+        const uint16_t* packed = weight.words(block, group * weight.group);
+        for (long step = 0; step < weight.group / 2; ++step, packed += Int4Weight::STEP_WORDS) {
+            const Shorts some = load<Shorts>(packed);
+            __builtin_prefetch(packed + Int4Weight::AHEAD);
+            for (int v = 0; v < Int4Weight::VECTORS; ++v)
+                words[step / TILE_ROWS][v][step % TILE_ROWS] = table.look_up(some >> 4 * v);
+        }
+    }
+};
+
+// A group's part of as many rows as the tiles have, from `row` on, added to sums [rows][64].
+inline void multiply_tile(const Int4Weight& weight, const Int4Rows& rows, long row, long count,
+                          long group, const UnpackedGroup& right, const Int4Scales& scales,
+                          float* sums) {
+    const uint16_t* left = rows.items.data() + row * weight.depth + group * weight.group;
+    const long stride = weight.depth * sizeof *left;
+    alignas(TILE_BYTES) float made[Int4Weight::VECTORS][TILE_ROWS][LANES];
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (long part = 0; part < weight.group / TILE_PLACES; ++part, left += TILE_PLACES) {
+        _tile_loadd(4, left, stride);
+        _tile_loadd(5, right.words[part][0], TILE_BYTES);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(5, right.words[part][1], TILE_BYTES);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_loadd(5, right.words[part][2], TILE_BYTES);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_loadd(5, right.words[part][3], TILE_BYTES);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_stored(0, made[0], TILE_BYTES);
+    _tile_stored(1, made[1], TILE_BYTES);
+    _tile_stored(2, made[2], TILE_BYTES);
+    _tile_stored(3, made[3], TILE_BYTES);
+    for (long r = 0; r < count; ++r) {
+        const float total = rows.totals[(row + r) * weight.groups() + group];
+        for (int v = 0; v < Int4Weight::VECTORS; ++v)
+            scales.add(v, load<Floats>(made[v][r]), total, sums + r * Int4Weight::BLOCK);
+    }
+}
+
+// A block of outputs of all rows, which are a multiple of `each`: the rows of a tile.
+inline void multiply_by_tiles(const Int4Weight& weight, const Int4Rows& rows, long all,
+                              long each, long block, const Int4Table& table, float* sums) {
+    static thread_local UnpackedGroup unpacked;
+    for (long group = 0; group < weight.groups(); ++group) {
+        unpacked.fill(weight, block, group, table);
+        const Int4Scales scales(weight, block, group);
+        for (long row = 0; row < all; row += each)
+            multiply_tile(weight, rows, row, each, group, unpacked, scales,
+                          sums + row * Int4Weight::BLOCK);
+    }
+}
+
+}  // namespace pd
+
+#endif
