@@ -48,7 +48,7 @@ class SequenceManager:
     loans: int = 0  # how many loans of blocks are open, see lending.py
     _arrivals: int = 0
     _growing: int = 0  # blocks that sequences with a seat may still grow into
-    _frees: int = 0  # how often a seat or blocks were given back
+    _frees: int = 0  # how often there was more to be had: a seat, blocks, or one to preempt
 
     def set_arrival(self, seq: Sequence) -> None:
         """Number it in the order of arrival; a reservation keeps the number of its first try.
@@ -114,7 +114,8 @@ class SequenceManager:
 
     def run(self, seq: Sequence) -> None:
         """Make an admitted or reserved sequence running."""
-        self.reserved.pop(seq.request_id, None)
+        if self.reserved.pop(seq.request_id, None):
+            self._frees += 1  # a more urgent sequence may preempt it from now on
         seq.state = SequenceState.RUNNING
         self.running[seq.request_id] = seq
 

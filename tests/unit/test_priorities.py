@@ -153,3 +153,23 @@ def test_a_seat_that_is_free_since_a_prompt_parked_is_taken() -> None:
     engine.turn()
     engine.turn()
     assert set(engine.sequences.parked) == {"a", "b"}
+
+
+def test_the_urgent_waits_for_what_is_being_fetched_and_not_for_its_answer() -> None:
+    """What is fetched cannot give way; as soon as it runs it can."""
+    engine, fetched, urgent = FakeEngine(seats=1), ask("fetched", 3, 50, 1), ask("urgent", 3, 2)
+    assert engine.reserve(fetched)
+    engine.generate(urgent)
+    assert engine.schedule() == []
+    engine.fetch(fetched.request_id)
+    engine.resume(fetched.request_id, alone(fetched)[:1])
+    assert [one.request_id for one in engine.schedule()] == ["urgent"]
+
+
+def test_nor_does_an_urgent_reservation() -> None:
+    engine, fetched, urgent = FakeEngine(seats=1), ask("fetched", 3, 50, 1), ask("urgent", 3, 2)
+    assert engine.reserve(fetched)
+    assert engine.reserve(urgent) is None
+    engine.fetch(fetched.request_id)
+    engine.resume(fetched.request_id, alone(fetched)[:1])
+    assert engine.reserve(urgent)
