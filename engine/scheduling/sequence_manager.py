@@ -241,7 +241,7 @@ class SequenceManager:
     def _preempt_for(self, seq: Sequence) -> bool:
         """Preempt less urgent sequences until it fits; False, and no change, if it cannot."""
         lesser = sorted(self._less_urgent(seq), key=_rank)
-        free = sum(self.kv.exclusive_blocks(one) for one in lesser)
+        free = self.kv.blocks_used_only_by(lesser)
         growing = sum(self._growth_of(one) for one in lesser)
         if not lesser or not self._fits(seq, free=free, growing=growing, seats=len(lesser)):
             return False

@@ -173,3 +173,17 @@ def test_nor_does_an_urgent_reservation() -> None:
     engine.fetch(fetched.request_id)
     engine.resume(fetched.request_id, alone(fetched)[:1])
     assert engine.reserve(urgent)
+
+
+def test_choices_that_share_their_prompt_give_way_together() -> None:
+    """Its blocks are free once all of them have gone, though none of them has it alone."""
+    engine = FakeEngine(blocks=32, block_size=1, chunk=64, watermark=0)
+    for number in range(2):
+        name, sampling = RequestId(f"choice {number}"), Sampling(10, seed=number)
+        engine.generate(Request(name, tuple(range(10)), sampling, priority=1))
+    engine.turn()
+    engine.turn()
+    assert len(engine.sequences.running) == 2
+    engine.generate(ask("urgent", 24, 1))
+    assert [one.request_id for one in engine.turn().sampled] == ["urgent"]
+    assert engine.sequences.preemptions == 2
