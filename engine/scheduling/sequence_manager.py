@@ -70,15 +70,16 @@ class SequenceManager:
         """Take blocks for all its tokens; False, and no change, if no seat or blocks are free.
 
         Less urgent sequences are preempted if that frees enough. A sequence that was refused is
-        refused again without a check until something is freed, because a check costs as much
-        as hashing the prompt.
+        refused again without a check until something is freed or more of it is cached, because
+        a check costs as much as hashing the prompt.
         """
-        if seq.refused_at == self._frees:
+        if self._stays_refused(seq):
             return False
         self.kv.match(seq, upto=seq.reusable)
         if not self._fits(seq) and not self._preempt_for(seq):
-            self.kv.free(seq)
             seq.refused_at = self._frees
+            seq.uncached = next(iter(seq.keys[seq.published :]), None)
+            self.kv.free(seq)
             return False
         self.kv.grow(seq, len(seq.tokens))
         self.kv.restore(seq, upto=seq.reusable)
@@ -93,7 +94,7 @@ class SequenceManager:
         blocks. This is tried once: KV that host memory evicts again before the sequence is
         admitted is computed instead.
         """
-        if not self.kv.has_disk or seq.fetched or seq.refused_at == self._frees:
+        if not self.kv.has_disk or seq.fetched or self._stays_refused(seq):
             return False
         self.kv.match(seq, upto=seq.reusable)
         begun = self._fits(seq) and self.kv.fetch(seq, upto=seq.reusable)
@@ -214,6 +215,10 @@ class SequenceManager:
 
     def _growth_of(self, seq: Sequence) -> int:
         return self.kv.blocks_for(seq.longest) - len(seq.blocks)
+
+    def _stays_refused(self, seq: Sequence) -> bool:
+        """Whether it was refused, and nothing has changed since that could let it in."""
+        return seq.refused_at == self._frees and not self.kv.has(seq.uncached)
 
     def _fits(self, seq: Sequence, *, free: int = 0, growing: int = 0, seats: int = 0) -> bool:
         """Whether it could be admitted if `free` blocks and `seats` seats were freed first.

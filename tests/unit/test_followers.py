@@ -113,3 +113,31 @@ def test_if_the_leader_leaves_the_next_one_leads() -> None:
     assert sum(seq.follows is not None for seq in engine.sequences.waiting) == 2
     run(engine)
     assert engine.computed < 8 + 24 + 3 * 8
+
+
+def one_has_room() -> tuple[FakeEngine, Request, Request]:
+    """For both there is room only if what they begin with is there once."""
+    shared = tuple(range(40))
+    first = Request(RequestId("first"), (*shared, 50), Sampling(20))
+    longer = Request(RequestId("longer"), (*shared, *range(60, 65)), Sampling(1))
+    return FakeEngine(blocks=16, block_size=4, chunk=64), first, longer
+
+
+def test_who_found_no_room_does_not_wait_for_the_answer_to_what_it_begins_with() -> None:
+    engine, first, longer = one_has_room()
+    engine.generate(first)
+    engine.generate(longer)
+    assert [one.request_id for one in engine.schedule()] == ["first"]
+    engine.step()
+    assert [one.cached_tokens for one in engine.schedule()] == [40]
+
+
+def test_nor_does_a_reservation_that_found_none() -> None:
+    engine, first, longer = one_has_room()
+    engine.generate(first)
+    engine.schedule()
+    assert engine.reserve(longer) is None
+    engine.step()
+    reservation = engine.reserve(longer)
+    assert reservation is not None
+    assert reservation.filled == 40
