@@ -187,3 +187,23 @@ def test_choices_that_share_their_prompt_give_way_together() -> None:
     engine.generate(ask("urgent", 24, 1))
     assert [one.request_id for one in engine.turn().sampled] == ["urgent"]
     assert engine.sequences.preemptions == 2
+
+
+def test_of_more_than_a_batch_has_tokens_for_the_first_in_rank_go_on() -> None:
+    engine = FakeEngine(chunk=1, seats=2)
+    for request in (ask("patient", 3, 3, 1), ask("urgent", 3, 3)):
+        assert engine.reserve(request)
+        engine.fetch(request.request_id)
+        engine.resume(request.request_id, alone(request)[:1])
+    assert order(engine) == ["urgent", "patient"]
+
+
+def test_what_is_behind_the_first_of_some_refused_reservations_waits() -> None:
+    engine = FakeEngine(seats=8, blocks=8, block_size=1, chunk=32, watermark=0)
+    engine.prefill(ask("parked", 4, 1))
+    engine.turn()
+    for name, priority in (("first", 0), ("last", 2)):
+        assert engine.reserve(ask(name, 6, 1, priority)) is None
+    engine.generate(ask("between", 2, 1, 1))
+    assert engine.schedule() == []
+    assert [one.request_id for one in engine.schedule()] == ["between"]  # nobody asked again

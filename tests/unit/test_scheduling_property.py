@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,4 +184,30 @@ def test_whatever_is_foretold_the_tokens_are_the_same(
     load = engine.load
     assert (load.draft_tokens, load.accepted_tokens) == tuple(
         sum(numbers) for numbers in zip((0, 0), *oracle.judged, strict=True)
+    )
+
+
+def test_plays_of_many_at_once_with_drafts_leave_the_tokens_the_same_too() -> None:
+    """What Hypothesis thinks of is short: few decode at once there, and few give way."""
+    for seed in range(60):
+        _play_at_random(Random(seed))
+
+
+def _play_at_random(random: Random) -> None:
+    chunk, block_size = random.choice([3, 8, 16]), random.choice([1, 2, 4])
+    limits = {"chunk": chunk, "seats": 6, "block_size": block_size}
+    engine = engine_for(limits, spare=random.randint(0, 12))
+    engine.scheduler.drafter = Oracle(
+        lambda: random.randint(0, 4), lambda: random.randint(0, 4)
+    )
+    play(engine, [_event(random) for _ in range(60)])
+
+
+def _event(random: Random) -> Arrival | str:
+    if random.random() < 0.5:
+        return random.choice(["turn"] * 8 + ["resume", "sample again", "release", "abort"])
+    prompt = tuple(random.choices([0, 1], k=random.randint(1, 20)))
+    stops_at, way = random.choice([None, None, 3]), ["generate", "prefill", "reserve", "retry"]
+    return Arrival(
+        prompt, random.randint(1, 8), stops_at, random.randint(-1, 1), random.choice(way)
     )
