@@ -156,3 +156,26 @@ def test_answers_that_end_early_let_more_in() -> None:
         engine.turn()
         engine.release(request.request_id)  # a stop string: its stream was closed
     assert engine.sequences.watermark.share < before / 4
+
+
+def test_an_engine_that_put_somebody_back_keeps_more_free() -> None:
+    engine = FakeEngine(blocks=8, block_size=1, chunk=32)
+    engine.sequences.watermark.share = before = 0.0
+    for name in "ab":
+        engine.generate(ask(name, 2, answer=6))
+    while not engine.load.preemptions:
+        engine.turn()
+    assert engine.sequences.watermark.share > before
+
+
+@pytest.mark.parametrize("way", ["generate", "prefill", "reserve"])
+def test_who_leaves_before_its_answer_goes_on_here_says_nothing_of_answers(way: str) -> None:
+    engine, said = FakeEngine(chunk=4), () if way == "generate" else (5, 6)
+    request = Request(RequestId("leaves"), (1,) * 9, Sampling(40), generated=said)
+    before = engine.sequences.watermark.share
+    {"generate": engine.generate, "prefill": engine.prefill, "reserve": engine.reserve}[way](
+        request
+    )
+    engine.turn()
+    engine.release(request.request_id)
+    assert engine.sequences.watermark.share == before

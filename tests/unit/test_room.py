@@ -8,6 +8,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
 from tests.fakes.engine import FakeEngine
+from tests.unit.test_tiers import LONG, on_disk
 
 
 class Counting(KvManager):
@@ -127,3 +128,30 @@ def test_an_empty_line_keeps_nothing_alive() -> None:
     gone = ref(scheduler.find(RequestId("gone")))
     scheduler.remove(RequestId("gone"))
     assert gone() is None
+
+
+def test_what_a_drafter_noted_of_blocks_goes_with_them() -> None:
+    engine, gives_way = FakeEngine(seats=1), RequestId("gives way")
+    engine.generate(Request(gives_way, (1, 2), Sampling(6), priority=1))
+    engine.turn()
+    seq = engine.sequences.known[gives_way]
+    seq.drafting = "this many tokens have draft KV in these blocks"
+    engine.generate(Request(RequestId("urgent"), (3, 4), Sampling(1)))
+    engine.turn()
+    assert engine.load.preemptions == 1
+    assert seq.drafting is None
+
+
+def test_nothing_is_read_from_disk_for_who_finds_no_room() -> None:
+    """It would take slots that others need, and be driven out before there is room."""
+    engine, *_ = on_disk()
+    parked = RequestId("parked")
+    engine.prefill(Request(parked, (90,) * 16))
+    while parked not in engine.sequences.parked:
+        engine.turn()
+    engine.generate(Request(RequestId("again"), LONG, Sampling(2)))
+    engine.schedule()
+    assert (engine.load.fetching, engine.load.waiting) == (0, 1)
+    engine.release(parked)
+    engine.schedule()
+    assert (engine.load.fetching, engine.load.waiting) == (1, 1)
