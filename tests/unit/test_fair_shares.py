@@ -131,6 +131,23 @@ def test_a_reservation_leaves_those_that_run_their_share() -> None:
     assert engine.reserve(ask("fits", 8, answer=1))
 
 
+def test_a_reservation_that_will_grow_leaves_a_share_of_its_own_growth_too() -> None:
+    """Half of the other's 8 blocks and of its own 3, but for the one that it takes at once."""
+    engine = FakeEngine(blocks=16, block_size=1, watermark=0.5)
+    engine.generate(ask("runs", 4, answer=9))
+    engine.turn()
+    assert engine.reserve(ask("large", 7, answer=4)) is None
+    assert engine.reserve(ask("small", 6, answer=4))
+
+
+def test_where_a_batch_has_one_token_the_first_in_rank_gets_it() -> None:
+    engine = FakeEngine(chunk=1)
+    engine.generate(ask("long", 6))
+    for number in range(9):
+        engine.generate(ask(str(number), 1))
+    assert steps_until(engine, "long") == 6
+
+
 def test_the_share_follows_what_answers_use() -> None:
     growth = Watermark()
     for _ in range(100):
@@ -179,3 +196,19 @@ def test_who_leaves_before_its_answer_goes_on_here_says_nothing_of_answers(way: 
     engine.turn()
     engine.release(request.request_id)
     assert engine.sequences.watermark.share == before
+
+
+def test_the_first_and_the_shortest_are_found_when_many_have_left() -> None:
+    """The queue is put in order then."""
+    engine = FakeEngine(seats=1, blocks=256)
+    engine.generate(Request(RequestId("runs"), (1,), priority=-100))
+    engine.turn()
+    for number in range(70):
+        prompt = (number,) * (100 - number)
+        engine.generate(Request(RequestId(f"{number}"), prompt, priority=-number))
+    for number in range(3, 70):
+        engine.release(RequestId(f"{number}"))
+    engine.generate(Request(RequestId("last"), (90,) * 200))
+    waiting = engine.sequences.waiting
+    assert len(waiting._by_length) < 10
+    assert [one and one.request_id for one in (waiting.first, waiting.shortest)] == ["2", "2"]

@@ -115,6 +115,16 @@ def test_if_the_leader_leaves_the_next_one_leads() -> None:
     assert engine.computed < 8 + 24 + 3 * 8
 
 
+def test_if_the_first_gives_way_it_is_waited_for_still() -> None:
+    engine = FakeEngine(chunk=8, seats=1)
+    for name in ("first", "second"):
+        engine.generate(ask(name, priority=1))
+    engine.turn()
+    engine.generate(ask("urgent", (90, 91)))
+    assert set(run(engine)) == {"first", "second", "urgent"}
+    assert engine.load.preemptions == 1
+
+
 def one_has_room() -> tuple[FakeEngine, Request, Request]:
     """For both there is room only if what they begin with is there once."""
     shared = tuple(range(40))

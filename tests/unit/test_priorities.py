@@ -207,3 +207,11 @@ def test_what_is_behind_the_first_of_some_refused_reservations_waits() -> None:
     engine.generate(ask("between", 2, 1, 1))
     assert engine.schedule() == []
     assert [one.request_id for one in engine.schedule()] == ["between"]  # nobody asked again
+
+
+def test_nothing_is_kept_free_for_the_growth_of_what_gives_way() -> None:
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32, watermark=1)
+    engine.generate(ask("patient", 4, 9, 1))
+    engine.turn()
+    engine.generate(ask("urgent", 14, 2))
+    assert [one.request_id for one in engine.schedule()] == ["urgent"]
