@@ -48,3 +48,15 @@ def test_who_found_no_room_beside_a_loan_comes_in_once_it_has_ended() -> None:
     assert not engine.schedule()
     engine.give_back("loan")
     assert [one.request_id for one in engine.schedule()] == ["large"]
+
+
+def test_blocks_that_somebody_uses_already_are_lent_though_none_can_be_spared() -> None:
+    engine, keys = with_prompt()
+    engine.prefill(Request(RequestId("parked"), (30,) * 24))
+    engine.turn()
+    engine.turn()
+    assert engine.load.free_blocks == len(keys) == 2
+    first = engine.lend("one", keys)
+    assert engine.load.free_blocks == 0
+    assert list(engine.lend("other", keys)) == list(first)
+    assert len(first) == 2

@@ -274,7 +274,8 @@ def test_what_was_asked_for_lately_is_given_up_last(tier: str) -> None:
 def test_what_had_to_be_computed_is_counted_in_each_tier() -> None:
     engine, tiers, _, _ = on_disk()
     before = [tier.misses for tier in tiers.book.load]
-    run(engine, ask("new", (9,) * 12))
+    for name in ("new", "cached by then"):
+        run(engine, ask(name, (9,) * 12))
     assert [tier.misses for tier in tiers.book.load] == [count + 2 for count in before]
 
 
