@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.request import Request, RequestId, Sampling
-from engine.scheduling.drafting import PATIENCE
+from engine.scheduling.drafting import PATIENCE, Pace
 from engine.scheduling.prompt_lookup import CANDIDATES, NgramDrafter, NgramIndex
 from engine.scheduling.sequence import Sequence
 from engine.settings import SpeculativeConfig
@@ -101,3 +101,18 @@ def test_never_more_than_was_asked_for() -> None:
     assert draft(drafter, seq, 100) == [1]
     drafter.record_acceptance(seq, 1, 1)
     assert draft(drafter, seq, 100) == [1]
+
+
+def test_however_often_it_was_wrong_a_sequence_drafts_a_token_again() -> None:
+    pace, seq = Pace.starting(2, 8), sequence(1)
+    for _ in range(5):
+        pace.record(seq, 1, 0)
+    seq.tokens += [1] * pace.rests_until
+    assert pace.allowed(seq, 8) == 1
+
+
+def test_wrong_drafts_with_a_right_one_between_them_are_not_in_a_row() -> None:
+    pace, seq = Pace.starting(2, 8), sequence(1)
+    for accepted in [0] * (PATIENCE - 1) + [1] + [0] * (PATIENCE - 1):
+        pace.record(seq, 2, accepted)
+    assert pace.allowed(seq, 8) > 0

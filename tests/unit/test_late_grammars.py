@@ -225,3 +225,9 @@ def test_a_first_token_counts_only_under_the_same_marks() -> None:
     ]
     digests = {first_token_digest(Request(RequestId("r"), (1,), one)) for one in samplings}
     assert len(digests) == len(samplings)
+
+
+def test_closing_marks_may_have_different_lengths() -> None:
+    marks = ReasoningMarks(closes=((5,), (6, 7, 9)))
+    assert ReasoningTracker(marks).advance([1, 6, 7, 9, 8]) == [8]
+    assert ReasoningTracker(marks).advance([1, 6, 5, 8]) == [8]

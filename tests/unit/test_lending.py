@@ -60,3 +60,10 @@ def test_blocks_that_somebody_uses_already_are_lent_though_none_can_be_spared() 
     assert engine.load.free_blocks == 0
     assert list(engine.lend("other", keys)) == list(first)
     assert len(first) == 2
+
+
+def test_nothing_is_borrowed_behind_what_has_left_the_cache() -> None:
+    engine, keys = with_prompt()
+    more = [bytes([n]) * 16 for n in range(2)]
+    assert engine.borrow("late", [*keys, *more], have=3) is None
+    assert engine.load.free_blocks == 8
