@@ -7,6 +7,7 @@ import nixl_cu12._bindings as bindings
 
 from engine.api import KvRegion
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.descriptors import PIECE_BYTES, Numbers, Rows
 from kv_transfer.movers.mover import ReadEnd
@@ -54,16 +55,20 @@ class Agent:
     begun: list[Handle] = field(default_factory=list)
     when_begun: Callable[[], None] = lambda: None
     peers: int = 0
+    removed: list[str] = field(default_factory=list)
+    helped: int = 0  # turns of peers' reads
 
     def add_remote_agent(self, card: bytes) -> str:
+        if not card:
+            raise bindings.nixlMismatchError("no metadata")
         self.peers += 1
         return f"{card.decode()}-{self.peers}"
 
     def remove_remote_agent(self, name: str) -> None:
-        """It was there."""
+        self.removed.append(name)
 
     def get_new_notifs(self) -> None:
-        """There are none."""
+        self.helped += 1
 
     def make_prepped_xfer(
         self, operation: str, ours: Blocks, here: Numbers, theirs: Blocks, there: Numbers
@@ -105,17 +110,20 @@ class Rig:
     where: str = "here"
     news: list[ReadEnd] = field(default_factory=list)
 
-    def read(self, number: int, first: int, count: int) -> None:
+    def read(self, number: int, first: int, count: int, at: Address = AT) -> None:
         """Ask for it, and look for the first time."""
-        self.mover.read(ReadOrder(number, AT, [BlockRun(first, first, count)]))
+        self.mover.read(ReadOrder(number, at, [BlockRun(first, first, count)]))
         self.news += self.mover.poll()
 
-    def meet(self, engine_id: str = "engine") -> None:
+    def meet(
+        self,
+        engine_id: str = "engine",
+        at: Address = AT,
+        cards: tuple[bytes, ...] = (b"peer",),
+    ) -> None:
         theirs = RemoteRegion(THEIRS, PIECE_BYTES, BLOCKS, "cpu")
         layout = KvLayout("bytes", 1, 1, (PIECE_BYTES,))
-        self.mover.connect(
-            AT, Welcome(engine_id, "same", layout, (theirs,), (b"peer",), self.where)
-        )
+        self.mover.connect(at, Welcome(engine_id, "same", layout, (theirs,), cards, self.where))
 
     @classmethod
     def met(cls) -> "Rig":

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kv_transfer.blocks.images import IMAGES_BYTES
 from kv_transfer.blocks.mapping import map_blocks
@@ -14,11 +17,16 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.descriptors import Rows
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.movers.nixl import NixlMover
+from kv_transfer.movers.nixl import POSTING_S, NixlMover
 from kv_transfer.movers.nixl_build import bindings
 from kv_transfer.movers.nixl_staging import StagingPool
 from kv_transfer.movers.spans import Spans, both_sides
-from kv_transfer.movers.staging import StagingBuffer, plan_staged_reads
+from kv_transfer.movers.staging import (
+    StagedRead,
+    StagedTransfer,
+    StagingBuffer,
+    plan_staged_reads,
+)
 from kv_transfer.regions import BlockRun, RemoteRegion
 from kv_transfer.wire import Welcome
 from tests.fakes.sharded import Memory, layout
@@ -36,7 +44,7 @@ def both(theirs: KvLayout, ours: KvLayout, runs: list[BlockRun]) -> tuple[Spans,
 @pytest.mark.parametrize(
     ("theirs", "ours"), [(LARGE, SMALL), (SMALL, LARGE), (layout(4, ranks=2), layout(4))]
 )
-@pytest.mark.parametrize("most", [1 << 20, 500])
+@pytest.mark.parametrize("most", [1 << 20, 500, 383, 54])
 def test_every_byte_goes_where_it_would_have_gone(
     theirs: KvLayout, ours: KvLayout, most: int
 ) -> None:
@@ -72,6 +80,24 @@ def test_what_lies_in_pieces_at_its_source_is_read_in_pieces() -> None:
     assert plan_staged_reads(there, here) != []
 
 
+def test_pieces_that_are_large_for_a_slot_go_to_their_places_at_once() -> None:
+    """Two of them may be read at a time, and the slot has to hold both."""
+    there, here = both(SMALL, LARGE, [BlockRun(0, 0, 8)])
+    (size,) = set(there.size.tolist())
+    assert plan_staged_reads(there, here, 2 * size) != []
+    assert plan_staged_reads(there, here, 2 * size - 1) == []
+
+
+def test_ranges_land_one_after_another_on_the_device_that_they_are_for() -> None:
+    there, here = both(LARGE, SMALL, [BlockRun(8, 1, 2), BlockRun(0, 9, 2)])
+    (parcel,) = plan_staged_reads(there, here)
+    nobody: Any = None
+    landing = StagedTransfer(nobody, 1 << 40, parcel)
+    rows = StagingPool(nobody, "cuda:1").rows(landing)
+    size = LARGE.block_bytes[0]
+    assert rows.tolist() == [[1 << 40, size, 1], [(1 << 40) + size, size, 1]]
+
+
 @dataclass(eq=False)
 class Handle:
     state: str = "PROC"
@@ -88,6 +114,7 @@ class Agent:
     registered: list[object] = field(default_factory=list)
     rows: list[tuple[Rows, Rows]] = field(default_factory=list)
     refuses: Callable[[], None] = lambda: None
+    reads_nothing: bool = False
 
     def register_memory(self, rows: list[object], kind: str) -> None:
         assert kind == "DRAM"
@@ -108,6 +135,8 @@ class Agent:
 
     def initialize_xfer(self, operation: str, ours: Rows, theirs: Rows, name: str) -> Handle:
         assert ours[:, 1].tolist() == theirs[:, 1].tolist()
+        if self.reads_nothing:
+            raise bindings.nixlNotFoundError("no such agent")
         self.rows.append((ours, theirs))
         return Handle()
 
@@ -158,6 +187,31 @@ def test_no_more_is_under_way_than_there_are_slots(rig: Rig) -> None:
     assert ended == [(1, None)]
     assert rig.landings.strip.free == 2
     assert sum(int(ours[:, 1].sum()) for ours, _ in rig.agent.rows) == 4 * LARGE.block_bytes[0]
+    rig.read()
+    rig.mover.poll()
+    assert len(rig.agent.registered) == 1
+
+
+class SlowStrip(StagingBuffer):
+    """As on a device: pieces are in their places when the test says so."""
+
+    done = False
+
+    def empty(self, slot: int, parcel: StagedRead) -> Callable[[], bool]:
+        return lambda: self.done
+
+
+def test_a_read_is_over_when_its_pieces_are_in_their_places(rig: Rig) -> None:
+    """Before that the slot is not lent again: the next bytes would go to those places."""
+    rig.landings.strip = strip = SlowStrip("cpu", LARGE.block_bytes[0])
+    rig.mover.read(ReadOrder(1, AT, [BlockRun(0, 0, 2)], (), map_blocks(LARGE, SMALL)))
+    rig.mover.poll()
+    for _ in range(3):
+        assert rig.end("DONE") == []
+    assert strip.free == 0
+    strip.done = True
+    assert rig.end("DONE") == [(1, None)]
+    assert strip.free == 2
 
 
 def test_nothing_goes_on_of_a_read_that_failed(rig: Rig) -> None:
@@ -176,9 +230,34 @@ def test_nothing_goes_on_of_a_read_that_failed(rig: Rig) -> None:
     assert not any(map(any, rig.ours.ranks))
 
 
-def test_without_room_for_a_strip_pieces_are_read_to_their_places(rig: Rig) -> None:
+def test_a_slot_is_free_again_if_nothing_could_be_begun_with_it(rig: Rig) -> None:
+    rig.agent.reads_nothing = True
+    rig.read()
+    ((_, error),) = rig.mover.poll()
+    assert isinstance(error, PeerUnreachable)
+    assert rig.landings.strip is not None
+    assert rig.landings.strip.free == 2
+
+
+def test_nobody_waits_for_a_slot_while_there_is_none(rig: Rig) -> None:
+    """Leases are kept alive by the same thread."""
+    times = count()
+    rig.mover.clock = lambda: next(times) * POSTING_S / 100
+    rig.read()
+    rig.mover.poll()
+    assert len(rig.agent.begun) == 2
+    assert next(times) < 50
+
+
+@pytest.mark.parametrize("refusal", [bindings.nixlBackendError, torch.OutOfMemoryError])
+def test_without_room_for_a_strip_pieces_are_read_to_their_places(
+    rig: Rig, refusal: type[Exception]
+) -> None:
+    tries = list[str]()
+
     def refuse() -> None:
-        raise bindings.nixlBackendError("no room")
+        tries.append("one more")
+        raise refusal("no room")
 
     rig.agent.refuses = refuse
     rig.read()
@@ -187,6 +266,8 @@ def test_without_room_for_a_strip_pieces_are_read_to_their_places(rig: Rig) -> N
     assert rig.landings.strip is None
     (rows,) = rig.agent.rows
     assert len(rows[0]) > 16
+    rig.mover.read(ReadOrder(2, AT, [BlockRun(0, 0, 8)], (), map_blocks(LARGE, SMALL)))
+    assert len(tries) == 1
     start = rig.ours.regions[0].address
     assert all(start <= at < start + BLOCKS * SMALL.block_bytes[0] for at in rows[0][:, 0])
 

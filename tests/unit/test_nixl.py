@@ -10,6 +10,8 @@ from kv_transfer.movers.nixl_reads import STALLED_S
 from kv_transfer.regions import BlockRun
 from tests.fakes.nixl_agent import AT, BLOCKS, Blocks, Rig
 
+OTHER = ("another", 1)
+
 
 @pytest.fixture
 def rig() -> Rig:
@@ -187,20 +189,81 @@ def test_blocks_outside_are_told_by_poll(rig: Rig) -> None:
 
 def test_what_was_prepared_for_a_peer_is_let_go_with_it(rig: Rig) -> None:
     (peer,) = rig.mover._peers.values()
-    ours = rig.mover.blocks
     rig.meet()
+    (other,) = rig.mover._peers.values()
     assert isinstance(peer.blocks, Blocks)
     assert peer.blocks.released
+    assert rig.agent.removed == ["peer-1"]
     rig.mover.close()
-    assert isinstance(ours, Blocks)
-    assert ours.released
+    for blocks in (other.blocks, rig.mover.blocks):
+        assert isinstance(blocks, Blocks)
+        assert blocks.released
+    assert rig.agent.removed == ["peer-1", "peer-2"]
+
+
+def test_a_peer_that_left_amid_a_read_is_let_go_with_the_last_of_its_pieces(rig: Rig) -> None:
+    rig.read(1, 0, 2)
+    rig.mover.disconnect(AT)
+    rig.agent.begun[0].state = "DONE"
+    assert rig.mover.poll() == []
+    assert rig.agent.removed == []
+    rig.agent.end()
+    assert rig.mover.poll() == [(1, None)]
+    assert rig.agent.removed == ["peer-1"]
+
+
+def test_what_waits_is_read_although_another_peer_leaves(rig: Rig) -> None:
+    slow(rig)
+    rig.meet(at=OTHER)
+    rig.read(1, 0, 2)
+    rig.mover.disconnect(OTHER)
+    rig.mover.poll()
+    rig.agent.end()
+    assert rig.mover.poll() == [(1, None)]
+    assert rig.begun == [0, 1]
+
+
+def test_a_read_that_waits_for_its_turn_does_not_stand_still(rig: Rig) -> None:
+    """Its source cannot help, and is not taken for one that shares no memory."""
+    first_read(rig)
+    slow(rig)
+    for number, at in ((1, 0), (2, 9)):
+        rig.mover.read(ReadOrder(number, AT, [BlockRun(at, at, 1)]))
+    rig.now[0] += AGAIN_S
+    assert not rig.mover.stalled_sources()
+
+
+def test_peers_that_read_from_us_are_helped_whenever_we_read_nothing(rig: Rig) -> None:
+    rig.mover.poll()
+    assert rig.agent.helped == 1
+
+
+@pytest.mark.parametrize("cards", [(b"",), (), (b"one", b"two")])
+def test_who_cannot_be_met_is_unreachable(rig: Rig, cards: tuple[bytes, ...]) -> None:
+    with pytest.raises(PeerUnreachable):
+        rig.meet(at=OTHER, cards=cards)
+    rig.read(1, 0, 1, OTHER)
+    ((_, error),) = rig.news
+    assert isinstance(error, PeerUnreachable)
+
+
+def test_what_nixl_does_not_begin_is_a_read_that_failed(rig: Rig) -> None:
+    def refuse() -> None:
+        raise bindings.nixlBackendError("no")
+
+    rig.agent.when_begun = refuse
+    rig.read(1, 0, 3)
+    rig.agent.end("ERR")
+    ((_, error),) = [*rig.news, *rig.mover.poll()]
+    assert isinstance(error, PeerUnreachable)
+    assert rig.begun == [0]
 
 
 def test_who_is_met_again_amid_a_read_is_neither_loaded_twice_nor_let_go(rig: Rig) -> None:
     rig.read(1, 0, 1)
     rig.meet("peer-1")
     rig.agent.end()
-    assert [number for number, _ in rig.mover.poll()] == [1]
+    assert rig.mover.poll() == [(1, None)]
     rig.read(2, 1, 1)
     assert [handle.peer for handle in rig.agent.begun] == ["peer-1", "peer-1"]
     assert rig.agent.peers == 1
