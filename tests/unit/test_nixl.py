@@ -90,6 +90,16 @@ def test_a_piece_that_fails_ends_the_read_when_the_others_write_no_more(
     assert isinstance(error, PeerUnreachable)
 
 
+def test_the_first_error_is_told(rig: Rig) -> None:
+    """A link that broke fails all that is read over it; a read that was given up does not."""
+    slow(rig)
+    rig.read(1, 0, 3)
+    rig.mover.disconnect(AT)
+    rig.agent.end("ERR")
+    ((_, error),) = rig.mover.poll()
+    assert isinstance(error, TransferCancelled)
+
+
 def test_a_piece_that_fails_is_the_last_that_is_begun(rig: Rig) -> None:
     slow(rig)
     rig.read(1, 0, 4)
@@ -152,6 +162,9 @@ def test_between_machines_a_source_polls_while_it_is_read_and_no_longer(rig: Rig
     rig.now[0] += 10.0
     rig.read(1, 0, 2)
     assert set(rig.mover.stalled_sources()) == {AT}
+    rig.agent.begun[1].state = "DONE"
+    assert rig.mover.poll() == []
+    assert not rig.mover.stalled_sources()  # it polls as it was asked to
     rig.now[0] += AGAIN_S
     assert set(rig.mover.stalled_sources()) == {AT}
     rig.agent.end()

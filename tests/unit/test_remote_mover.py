@@ -17,7 +17,6 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.movers.ranks import RanksMover
 from kv_transfer.movers.remote import (
     ASK_S,
     DRIVE_S,
@@ -224,49 +223,3 @@ def test_ranks_that_were_suspended_together_are_not_stuck(both: Both) -> None:
     both.server.turn()
     both.remote.poll()  # the answer
     assert both.remote._answered
-
-
-def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
-    """Until then something may still be written to its blocks; the first error is told."""
-    movers = Reader(), Reader()
-    ranks = RanksMover(movers)
-    ranks.connect(AT, welcome(2, 2))
-    ours = [MappedPiece(0, 0, 0, 0, 32), MappedPiece(1, 1, 0, 0, 32)]
-    ranks.read(
-        ReadOrder(5, AT, pair_runs([1], [2]), (), BlockMapping(1, 1, 32, 64, tuple(ours)))
-    )
-    parts = [one for mover in movers for one in mover.orders]
-    assert [part.address for part in parts] == [AT, ("source rank 1", 1)]
-    assert all(piece.our_rank == piece.their_rank == 0 for p in parts for piece in p.cut.pieces)
-    movers[1].ends = [(parts[1].read_id, PeerUnreachable("cut"))]
-    assert not ranks.poll()
-    movers[0].ends = [(parts[0].read_id, None)]
-    ((read_id, error),) = ranks.poll()
-    assert read_id == 5
-    assert isinstance(error, PeerUnreachable)
-
-
-def test_who_was_never_met_is_not_read_from() -> None:
-    ranks = RanksMover((Reader(), Reader()))
-    ranks.read(ReadOrder(5, AT, pair_runs([1], [2]), (), CUT))
-    assert ranks.pending
-    ((read_id, error),) = ranks.poll()
-    assert (read_id, type(error)) == (5, PeerUnreachable)
-
-
-def test_a_peer_without_memory_is_refused() -> None:
-    with pytest.raises(PeerUnreachable, match="1 cards for 0 ranks"):
-        RanksMover((Reader(),)).connect(AT, welcome(1, 0))
-
-
-def test_a_peer_with_too_few_cards_is_refused() -> None:
-    with pytest.raises(PeerUnreachable, match="2 cards for 3 ranks"):
-        RanksMover((Reader(),)).connect(AT, welcome(2, 3))
-
-
-def test_parting_is_from_every_rank() -> None:
-    movers = Reader(), Reader()
-    ranks = RanksMover(movers)
-    ranks.connect(AT, welcome(2, 2))
-    ranks.disconnect(AT)
-    assert [mover.parted for mover in movers] == [[AT, ("source rank 1", 1)]] * 2

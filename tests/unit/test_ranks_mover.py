@@ -1,0 +1,89 @@
+"""The movers of a node's ranks as one: what each of them reads is a part of a read."""
+
+import pytest
+
+from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
+from kv_transfer.blocks.runs import pair_runs
+from kv_transfer.errors import PeerUnreachable
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.movers.ranks import RanksMover
+from tests.unit.test_remote_mover import AT, CUT, Reader, welcome
+
+
+def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
+    """Until then something may still be written to its blocks; the first error is told."""
+    movers = Reader(), Reader()
+    ranks = RanksMover(movers)
+    ranks.connect(AT, welcome(2, 2))
+    ours = [MappedPiece(0, 0, 0, 0, 32), MappedPiece(1, 1, 0, 0, 32)]
+    ranks.read(
+        ReadOrder(5, AT, pair_runs([1], [2]), (), BlockMapping(1, 1, 32, 64, tuple(ours)))
+    )
+    parts = [one for mover in movers for one in mover.orders]
+    assert [part.address for part in parts] == [AT, ("source rank 1", 1)]
+    assert all(piece.our_rank == piece.their_rank == 0 for p in parts for piece in p.cut.pieces)
+    movers[1].ends = [(parts[1].read_id, PeerUnreachable("cut"))]
+    movers[0].pending = True
+    assert not ranks.poll()
+    assert ranks.pending
+    movers[0].ends = [(parts[0].read_id, None)]
+    ((read_id, error),) = ranks.poll()
+    assert read_id == 5
+    assert isinstance(error, PeerUnreachable)
+
+
+def test_who_was_never_met_is_not_read_from() -> None:
+    ranks = RanksMover((Reader(), Reader()))
+    ranks.read(ReadOrder(5, AT, pair_runs([1], [2]), (), CUT))
+    assert ranks.pending
+    ((read_id, error),) = ranks.poll()
+    assert (read_id, type(error)) == (5, PeerUnreachable)
+    assert not ranks.pending
+    assert not ranks.poll()
+
+
+def test_who_has_left_is_not_read_from() -> None:
+    movers = Reader(), Reader()
+    ranks = RanksMover(movers)
+    ranks.connect(AT, welcome(2, 2))
+    ranks.disconnect(AT)
+    ranks.read(ReadOrder(5, AT, pair_runs([1], [2]), (), CUT))
+    assert [mover.orders for mover in movers] == [[], []]
+    ((_, error),) = ranks.poll()
+    assert isinstance(error, PeerUnreachable)
+
+
+def test_who_comes_back_with_fewer_ranks_is_parted_from_as_it_was() -> None:
+    mover = Reader()
+    ranks = RanksMover((mover,))
+    ranks.connect(AT, welcome(2, 2))
+    ranks.connect(AT, welcome(1, 1))
+    assert mover.parted == [AT, ("source rank 1", 1)]
+
+
+def test_a_source_is_asked_for_help_whichever_of_its_ranks_can_give_it() -> None:
+    movers = Reader(), Reader()
+    ranks = RanksMover(movers)
+    ranks.connect(AT, welcome(2, 2))
+    movers[1].stalled = (("source rank 1", 1),)
+    assert ranks.stalled_sources() == {AT}
+    movers[0].stalled = (("another", 1),)
+    assert not ranks.stalled_sources()
+
+
+def test_a_peer_without_memory_is_refused() -> None:
+    with pytest.raises(PeerUnreachable, match="1 cards for 0 ranks"):
+        RanksMover((Reader(),)).connect(AT, welcome(1, 0))
+
+
+def test_a_peer_with_too_few_cards_is_refused() -> None:
+    with pytest.raises(PeerUnreachable, match="2 cards for 3 ranks"):
+        RanksMover((Reader(),)).connect(AT, welcome(2, 3))
+
+
+def test_parting_is_from_every_rank() -> None:
+    movers = Reader(), Reader()
+    ranks = RanksMover(movers)
+    ranks.connect(AT, welcome(2, 2))
+    ranks.disconnect(AT)
+    assert [mover.parted for mover in movers] == [[AT, ("source rank 1", 1)]] * 2

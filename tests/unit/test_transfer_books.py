@@ -1,0 +1,197 @@
+"""Both books in the turns of one thread: what is told when, and whom the mover meets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec.structs import replace
+
+from kv_transfer.api import Outcome, Sealed, Settled
+from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.checking import CheckLevel
+from kv_transfer.errors import PeerUnreachable
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.known_sources import Address
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.thread.books import CommandQueue, TransferBooks
+from kv_transfer.thread.event_queues import EventQueues
+from kv_transfer.ticket import KvTicket
+from kv_transfer.wire import (
+    SILENCE_S,
+    Confirmed,
+    Drive,
+    FromSink,
+    FromSource,
+    Gone,
+    Hello,
+    Look,
+    News,
+    Settle,
+    Welcome,
+)
+from tests.fakes.mover import FakeMover
+
+AT, LAYOUT = ("host", 1), KvLayout("bytes", 1, 1, (4,))
+WELCOME = Welcome("source", "same", LAYOUT, (), (b"card",), "machine")
+TICKET = KvTicket("t", None, *AT, None)
+
+
+@dataclass
+class Voice:
+    """Keeps what is said."""
+
+    said: list[FromSink | FromSource] = field(default_factory=list)
+    parted: list[Address] = field(default_factory=list)
+
+    def send_to_sink(self, peer: bytes, message: FromSource) -> None:
+        self.said.append(message)
+
+    def send_to_source(self, address: Address, message: FromSink, now: float) -> None:
+        if address[1] == 0:
+            raise PeerUnreachable("too much waits")
+        self.said.append(message)
+
+    def disconnect(self, address: Address) -> None:
+        self.parted.append(address)
+
+
+@dataclass
+class Bell:
+    rung: int = 0
+
+    def ring(self) -> None:
+        self.rung += 1
+
+    def clear(self) -> None:
+        """Nobody waits."""
+
+
+@dataclass
+class Reader(FakeMover):
+    """Every read has ended by the next `poll`."""
+
+    ended: list[ReadEnd] = field(default_factory=list)
+    stalled: tuple[Address, ...] = ()
+
+    def read(self, order: ReadOrder) -> None:
+        self.ended.append((order.read_id, None))
+
+    def poll(self) -> list[ReadEnd]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def stalled_sources(self) -> tuple[Address, ...]:
+        return self.stalled
+
+
+class Ones:
+    """A checksum that costs nothing."""
+
+    blocks_at_once = 1
+
+    def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
+        return [1 for _ in blocks]
+
+    def of_pieces(
+        self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
+    ) -> list[int]:
+        return [1 for _ in slots]
+
+
+class Rig:
+    """The books of one node, which turn when the test says so."""
+
+    def __init__(self) -> None:
+        offers = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine", CheckLevel.FULL)
+        self.pulls = PullBook(Hello("same", LAYOUT))
+        self.mover, self.voice, self.news, self.now = Reader(), Voice(), Bell(), 0.0
+        self.books = TransferBooks(
+            offers,
+            self.pulls,
+            self.mover,
+            self.voice,
+            Ones(),
+            CommandQueue(Bell()),
+            EventQueues(),
+            self.news,
+            lambda: self.now,
+        )
+
+    def turn(self, *heard: FromSource) -> None:
+        """In which this is heard from the source."""
+        now = self.books.begin_turn()
+        for message in heard:
+            self.books.handle_source_message(AT, message, now)
+        self.books.finish_turn(now)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_what_a_turn_comes_to_is_told_in_that_turn(rig: Rig) -> None:
+    """The next one may begin much later."""
+    books, voice = rig.books, rig.voice
+    books.offers.offer("t", None)
+    books.offers.extend("t", [3])
+    books.offers.seal("t", Sealed(0, 0), now=0.0)
+    books.handle_sink_message(b"sink", Hello("same", LAYOUT), 0.0)
+    books.handle_sink_message(b"sink", Look("t", None, 0), 0.0)
+    rig.turn()
+    assert [one.blocks for one in voice.said if isinstance(one, News)] == [(), (3,)]
+    rig.now = SILENCE_S
+    rig.turn()
+    assert voice.said[-1] == Gone("t", Outcome.EXPIRED)
+    assert list(books.queues.settled) == [Settled("t", Outcome.EXPIRED)]
+    assert rig.news.rung == 1
+
+
+def test_a_source_that_cannot_be_met_fails_its_pulls_at_once(rig: Rig) -> None:
+    def refuse(_: Address) -> None:
+        raise PeerUnreachable("no such agent")
+
+    rig.mover.meeting = refuse
+    rig.pulls.pull(TICKET, [0], 0, now=0.0)
+    rig.turn(WELCOME)
+    (ended,) = rig.books.queues.arrived
+    assert isinstance(ended.error, PeerUnreachable)
+    assert rig.mover.parted == rig.voice.parted == [AT]
+
+
+def test_a_source_to_which_nothing_can_be_said_fails_its_pulls(rig: Rig) -> None:
+    rig.pulls.pull(replace(TICKET, port=0), [0], 0, now=0.0)
+    rig.turn()
+    (ended,) = rig.books.queues.arrived
+    assert isinstance(ended.error, PeerUnreachable)
+
+
+def test_a_source_that_says_the_same_again_is_not_met_again(rig: Rig) -> None:
+    """That would cancel what is read from it."""
+    rig.pulls.hold(TICKET, now=0.0)
+    rig.turn(WELCOME)
+    rig.turn(WELCOME)
+    assert rig.mover.met == [AT]
+    rig.turn(replace(WELCOME, engine_id="another"))
+    assert rig.mover.met == [AT, AT]
+
+
+def test_what_is_read_at_once_settles_at_once(rig: Rig) -> None:
+    rig.pulls.pull(TICKET, [0], 0, now=0.0)
+    rig.turn(WELCOME, News("t", 0, (3,), Sealed(1, 7)))
+    assert isinstance(rig.voice.said[-1], Settle)
+    assert not rig.books.queues.arrived
+    rig.turn(Confirmed("t"))
+    assert [one.error for one in rig.books.queues.arrived] == [None]
+
+
+def test_a_source_that_has_to_help_is_told(rig: Rig) -> None:
+    rig.pulls.hold(TICKET, now=0.0)
+    rig.mover.stalled = (AT,)
+    rig.turn()
+    assert Drive() not in rig.voice.said  # nothing is read from whom we have not met
+    rig.turn(WELCOME)
+    assert rig.voice.said[-1] == Drive()
