@@ -15,6 +15,7 @@ from kv_transfer.regions import BlockRun
 from kv_transfer.wire import SILENCE_S, Welcome
 
 SLOT_S = 0.01  # additional time allowed for each slot
+BYTE_S = 1e-8  # and for each byte: a network of 1 Gbit/s needs less
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class _Read:
 
     pull: Pull
     host: Welcome
-    slots: int
+    allowed_s: float
     moved_at: float
 
 
@@ -58,7 +59,8 @@ class ReadBook:
             return None
         pull.read_begins(now=now)
         self._num_reads += 1
-        self._open[self._num_reads] = _Read(pull, host, runs.total, now)
+        allowed_s = runs.total * (SLOT_S + BYTE_S * cut.slot_bytes)
+        self._open[self._num_reads] = _Read(pull, host, allowed_s, now)
         return ReadOrder(self._num_reads, pull.address, runs, checks, cut)
 
     def end(self, read_id: int, *, now: float) -> tuple[Pull, Welcome]:
@@ -80,5 +82,5 @@ class ReadBook:
         reads = [read for read in self._open.values() if read.host is host]
         if not reads:
             return False
-        time_s = SILENCE_S + SLOT_S * sum(read.slots for read in reads)
+        time_s = SILENCE_S + sum(read.allowed_s for read in reads)
         return now - min(read.moved_at for read in reads) >= time_s

@@ -1,6 +1,7 @@
 """A source may answer while its memory does not: reads have a time. No sockets, no clock."""
 
 import pytest
+from msgspec.structs import replace
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
 from kv_transfer.layout import KvLayout
@@ -97,6 +98,22 @@ def test_a_read_of_many_blocks_may_take_longer(book: PullBook) -> None:
         book.handle_message(AT, News("t", 1000, ()), now=beat)
         book.tick(beat)
     assert book.to_disconnect == []
+
+
+def test_large_blocks_may_take_as_long_as_a_slow_network_needs_and_not_for_ever() -> None:
+    """Those of 128 tokens of a large model, over 1 Gbit/s."""
+    layout = KvLayout("bytes", 128, 1, (40 << 20,))
+    book = PullBook(Hello("same", layout))
+    book.pull(ticket("t"), range(100), 0, now=0)
+    book.handle_message(AT, replace(WELCOME, layout=layout), now=0)
+    needed_s = 100 * layout.block_bytes[0] * 8 // 10**9
+    for beat in range(needed_s + 1):
+        book.handle_message(AT, News("t", 0, tuple(range(100))), now=beat)
+        book.tick(beat)
+        assert book.to_disconnect == []
+    book.handle_message(AT, News("t", 100, ()), now=2 * needed_s)
+    book.tick(2 * needed_s)
+    assert book.to_disconnect == [AT]
 
 
 def test_a_thread_that_was_away_does_not_hold_that_time_against_reads(book: PullBook) -> None:
