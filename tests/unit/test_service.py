@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kv_transfer.api import Outcome, Sealed, Settled
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
@@ -18,6 +19,7 @@ from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.side_channel.wakeup import Wakeup
 from kv_transfer.thread.books import Command, CommandQueue
 from kv_transfer.thread.service import (
+    DRIVEN_TURN_S,
     IDLE_TURN_S,
     OPEN_TURN_S,
     READING_PAUSE_S,
@@ -27,6 +29,7 @@ from kv_transfer.thread.threaded import Connector, ThreadedSource
 from kv_transfer.ticket import LEASE_S, KvTicket
 from kv_transfer.wire import (
     SILENCE_S,
+    Drive,
     Gone,
     Hello,
     Look,
@@ -200,6 +203,51 @@ def test_what_is_open_is_looked_after_soon(rig: Rig) -> None:
     service.offers.withdraw("t")
     service.pulls.hold(KvTicket("s/t", "s", HERE, 9, "same"), now=0.0)
     assert service._turn_s() == OPEN_TURN_S
+
+
+def test_what_advances_by_turns_alone_has_them_at_once(rig: Rig) -> None:
+    service = rig.service
+    service.offers.offer("t", None)
+    rig.mover.pending = True
+    assert service._turn_s() == 0.0
+    rig.mover.pending = False
+    hello = Hello("same", KvLayout("bytes", 1, 1, ()), CheckLevel.FULL)
+    service.offers.handle_message(b"sink", hello, now=0.0)
+    service.offers.handle_message(b"sink", Look("t", None, 0), now=0.0)
+    service.offers.extend("t", [1])
+    assert service._turn_s() == 0.0
+
+
+@pytest.mark.parametrize(("needs", "turn_s"), [(True, DRIVEN_TURN_S), (False, IDLE_TURN_S)])
+def test_an_agent_is_driven_if_it_needs_that(rig: Rig, needs: bool, turn_s: float) -> None:
+    service = rig.service
+    service.clock = float
+    rig.mover.needs_polling = needs
+    hello = Hello("same", KvLayout("bytes", 1, 1, ()))
+    for message in (hello, Drive()):
+        service.offers.handle_message(b"sink", message, now=0.0)
+    assert service._turn_s() == turn_s
+
+
+def test_a_turn_that_ends_while_the_sweep_waits_for_its_books_is_left_alone(rig: Rig) -> None:
+    service, seen = rig.service, [SILENCE_S, SILENCE_S, 0.0]
+    service._attendance.due_at = 0.0
+    service.clock = lambda: seen.pop(0) if seen else 0.0
+    service.post(lambda: pytest.fail("the next turn runs it"))
+    service.sweep()
+    service.sweep()
+    assert seen == []
+
+
+def test_books_that_are_closed_are_not_swept(rig: Rig) -> None:
+    """Its sockets are gone, and whoever posts something wakes nobody."""
+    service = rig.service
+    service.close()
+    service.clock = lambda: 1e9
+    service.post(lambda: pytest.fail("nobody runs it"))
+    service.sweep()
+    service.sweep()
+    assert service.late_s == 0.0
 
 
 @pytest.mark.parametrize("where", ["it waits", "it works"])
