@@ -36,9 +36,9 @@ class Rig:
     def __init__(self, *wrong: int) -> None:
         self.memory = np.zeros((BLOCKS, BLOCK), dtype=np.uint8)
         region = KvRegion(self.memory.ctypes.data, BLOCK, BLOCKS, "cpu")
-        sums, self.inner = BlockChecksums([region]), Ended()
-        self.mover = CheckedMover(self.inner, sums)
-        told = sums.of(range(BLOCKS), CheckLevel.FULL)
+        self.sums, self.inner = BlockChecksums([region]), Ended()
+        self.mover = CheckedMover(self.inner, self.sums)
+        told = self.sums.of(range(BLOCKS), CheckLevel.FULL)
         checks = [(CheckLevel.FULL, one + (block in wrong)) for block, one in enumerate(told)]
         self.mover.read(ReadOrder(7, ("host", 1), [BlockRun(0, 0, BLOCKS)], checks))
 
@@ -57,6 +57,7 @@ def test_a_long_read_is_looked_at_in_slices() -> None:
     assert rig.mover.pending  # call again, and soon
     assert rig.polls() == (TURNS - 1, (7, None))
     assert not rig.mover.pending
+    assert not rig.mover._orders, "nothing is kept of a read that is over"
 
 
 @pytest.mark.parametrize("block", [0, 20, BLOCKS - 1])
@@ -73,3 +74,15 @@ def test_a_read_that_failed_is_not_looked_at() -> None:
     rig, error = Rig(0), PeerUnreachable("gone")
     rig.inner.ended = [(7, error)]
     assert rig.polls() == (1, (7, error))
+
+
+def test_blocks_are_looked_at_whatever_their_levels_are() -> None:
+    """A source that wants less may have told of some of them before it knew."""
+    rig, runs = Rig(), [BlockRun(0, 0, 2)]
+    (right,) = rig.sums.of([0], CheckLevel.SAMPLED)
+    checks = [(CheckLevel.SAMPLED, right), (CheckLevel.FULL, 1)]
+    for read_id, told in ((8, checks), (9, checks[::-1])):
+        rig.mover.read(ReadOrder(read_id, ("host", 1), runs, told))
+        rig.inner.ended = [(read_id, None)]
+        _, (_, error) = rig.polls()
+        assert isinstance(error, CorruptKv)

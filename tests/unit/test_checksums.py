@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.api import KvRegion
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, CheckLevel
-from kv_transfer.integrity.checksums import BlockChecksums, gather
+from kv_transfer.integrity.checksums import BYTES_AT_ONCE, BlockChecksums, gather
 
 BLOCKS = 3
 SIZES = [1, 63, 64, 65, 1023, 1024, 1025, 1088, 4096, 5000]
@@ -100,3 +100,18 @@ def test_a_tensor_on_a_device_has_the_same_parts(size: int, level: CheckLevel) -
 
 def test_levels_have_the_names_of_the_setting() -> None:
     assert [CheckLevel.named(name) for name in ("off", "sampled", "full")] == sorted(CheckLevel)
+
+
+def test_a_block_that_is_large_for_a_turn_is_looked_at_alone() -> None:
+    """None at a time would never end."""
+    region = KvRegion(0, 2 * BYTES_AT_ONCE, 1, "cpu")
+    assert BlockChecksums([region]).blocks_at_once == 1
+
+
+@pytest.mark.parametrize("blocks", [[-1, 0], [1, 2]])
+def test_memory_beside_the_blocks_is_not_read(blocks: list[int]) -> None:
+    memory = bytearray(64 * 4)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    sums = BlockChecksums([KvRegion(start + 64, 64, 2, "cpu")])
+    with pytest.raises(IndexError, match=r"block (-1|2) "):
+        sums.of(blocks, CheckLevel.FULL)

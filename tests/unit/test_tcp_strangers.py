@@ -135,6 +135,10 @@ def no_room(_: socket.socket) -> None:
         ([(0, 1)], SlotLayout(4, 16, True, ((0, 0, 0),))),
         ([(0, 1)], SlotLayout(4, 16, True, ((1, 0, 48),))),
         ([(0, 1)], SlotLayout(0, 16, True, ((0, 0, 48),))),
+        ([(0, 4)], SlotLayout(4, -16, True, ((0, 0, 48),))),
+        ([(0, 1)], SlotLayout(4, 16, True, ((-1, 0, 48),))),
+        ([(0, 1)], SlotLayout(4, 16, True, ())),
+        ([(-4, 8)], SLOTS),
     ],
 )
 def test_what_lies_beyond_our_memory_is_not_served(
