@@ -13,6 +13,7 @@ from discovery.reachability import ProxyReachability
 from discovery.registration import BEAT_S, Registration, pack, to_map
 from discovery.signature import SigningTimes, sign
 
+MOST_THREADS = 64  # that a socket's affinity can tell apart
 RECONNECT_MS = 100
 LONGEST_RECONNECT_MS = 2000
 PING_MS = 2000
@@ -43,15 +44,16 @@ class Announcer:
         beat_s: float = BEAT_S,
     ) -> Self:
         """Connect to all these `host:port`; `registration` returns each heartbeat, or None."""
-        context, dealers = zmq.Context[zmq.Socket[bytes]](), list[zmq.Socket[bytes]]()
+        threads = max(1, min(len(proxies), MOST_THREADS))
+        context, dealers = zmq.Context[zmq.Socket[bytes]](threads), list[zmq.Socket[bytes]]()
         reachabilities, diallers = list[ProxyReachability](), list[Dialler]()
         announcer = cls(
             registration, cluster_key, beat_s, reachabilities, diallers, context, dealers
         )
         try:
-            for proxy in proxies:
+            for number, proxy in enumerate(proxies):
                 now = time.monotonic()
-                dealers.append(_dealer(context))
+                dealers.append(_dealer(context, number % threads))
                 reachabilities.append(ProxyReachability.of(dealers[-1], proxy, now=now))
                 diallers.append(Dialler.connect(dealers[-1], proxy, now=now))
         except BaseException:
@@ -95,9 +97,13 @@ class Announcer:
         self._context.term()
 
 
-def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """A socket that keeps only the newest of what could not be sent yet (CONFLATE)."""
+def _dealer(context: zmq.Context[zmq.Socket[bytes]], thread: int) -> zmq.Socket[bytes]:
+    """A socket that keeps only the newest of what could not be sent yet (CONFLATE).
+
+    Its thread of ZMQ's stands still while it looks a name up: no other proxy should wait.
+    """
     dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.AFFINITY, 1 << thread)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.CONFLATE, 1)
     dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
