@@ -167,16 +167,18 @@ def test_what_a_job_has_waited_elsewhere_counts_here() -> None:
     assert [rid for rid in ended if rid in names] == ["moved", "first"]
 
 
-@pytest.mark.parametrize("compiling", [False, True])
-def test_who_keeps_its_prefill_leg_open_takes_nothing_with_it(compiling: bool) -> None:
+@pytest.mark.parametrize("state", ["waiting", "compiling", "pulling"])
+def test_who_keeps_its_prefill_leg_open_takes_nothing_with_it(state: str) -> None:
     """Its other leg ends the offer; should it be asked for elsewhere, it is there."""
     nodes = Nodes(3)
-    if compiling:
+    if state == "compiling":
         nodes.engines[1].compiling.add(RequestId("p decoded"))
     ticket = nodes.park(0, ask("prompt", 6))
-    nodes.park(1, ask("full", 6))
+    if state == "waiting":
+        nodes.park(1, ask("full", 6))
     nodes.loops[1].submit(ask("p decoded", 6), elsewhere(ticket), nodes.now)
     nodes.tick()
+    assert nodes.loops[1].decode.num_pulling == (state == "pulling")
     nodes.loops[1].abort(RequestId("p decoded"))
     nodes.loops[2].submit(ask("p again", 6), elsewhere(ticket), nodes.now)
     nodes.tick(10)

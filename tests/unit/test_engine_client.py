@@ -18,13 +18,12 @@ from api.generator import (
     PromptEvent,
     RequestRefused,
     StreamFailed,
-    TicketEvent,
     TokenEvent,
 )
 from engine.api import EngineLoad
 from engine.request import FinishReason, PoolingRequest, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket
-from node.engine_client import EngineClient, EngineDied
+from node.engine_client import STOPPING, EngineClient, EngineDied
 from node.ipc import (
     Abort,
     EngineOutputs,
@@ -120,20 +119,31 @@ async def test_who_goes_before_the_first_word_has_its_leg_aborted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leg", "last"),
+    ("leg", "said"),
     [
-        *((Leg(), LAST), (MOVABLE, LAST), (Leg(hold=True), MORE), (KEPT, EndEvent())),
-        (KEPT, FailedEvent("expired", retryable=True)),
+        *((Leg(), [MORE, LAST]), (MOVABLE, [MORE, LAST])),
+        *((Leg(hold=True), [MORE]), (KEPT, [MORE, EndEvent()])),
+        (KEPT, [FailedEvent("expired", retryable=True)]),
     ],
 )
-async def test_a_leg_that_has_ended_is_not_aborted(leg: Leg, last: Event) -> None:
+async def test_a_leg_that_has_ended_is_not_aborted(leg: Leg, said: list[Event]) -> None:
     """Its KV may still be on offer then."""
     engine = Engine()
     client = engine.client()
     name, events = await begun(client, engine, leg)
-    client._apply(EngineOutputs([(name, TicketEvent(TICKET)), (name, last)], IN_USE))
-    assert [event async for event in events] == [TicketEvent(TICKET), last]
+    client._apply(EngineOutputs([(name, event) for event in said], IN_USE))
+    assert [event async for event in events] == said
     assert (engine.aborted, client.num_legs) == ([], 0)
+
+
+async def test_a_node_that_stops_tells_all_its_legs() -> None:
+    engine = Engine()
+    client = engine.client()
+    legs = [await begun(client, engine, leg) for leg in (Leg(), MOVABLE, KEPT)]
+    client.reject_legs()
+    async with asyncio.timeout(PATIENCE_S):
+        assert [[event async for event in events] for _, events in legs] == [[STOPPING]] * 3
+    assert engine.aborted == [], "what they have on offer stays until the process ends"
 
 
 async def test_a_leg_that_continues_elsewhere_is_told_once_and_ends_here() -> None:

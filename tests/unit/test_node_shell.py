@@ -8,6 +8,7 @@ from api.generator import (
     Event,
     FailedEvent,
     Leg,
+    PooledEvent,
     PromptEvent,
     StageEvent,
     TicketEvent,
@@ -81,6 +82,10 @@ def test_an_xpyd_request_id_gives_each_node_its_leg() -> None:
     assert offered == Leg(hold=True, outer_id=f"{OUTER}#0")
     pulled = LegFinder(DECODE).of_request_id(OUTER)
     assert pulled == Leg(ticket=KvTicket(f"{OUTER}#0", None, "10.0.0.1", 21001, None))
+
+
+def test_an_xpyd_request_id_of_other_nodes_means_nothing() -> None:
+    assert LegFinder("10.0.0.3:22001").of_request_id(OUTER) == WHOLE
 
 
 def test_choices_of_one_request_are_told_apart() -> None:
@@ -203,8 +208,9 @@ def test_a_registration_has_the_load_of_the_moment() -> None:
 
 def test_metrics_count_what_was_said() -> None:
     metrics = NodeMetrics()
-    events: list[tuple[RequestId, Event]] = [
-        (rid, PromptEvent(16)),
+    events: list[tuple[RequestId, Event | PooledEvent]] = [
+        (rid, PooledEvent(bytes(4), 1)),
+        (rid, PromptEvent(16, fetched_tokens=4)),
         (rid, StageEvent("transfer", 0.5, 4096)),
         (rid, TokenEvent((7,))),
         (rid, TokenEvent((8,), FinishReason.LENGTH)),
@@ -224,12 +230,17 @@ def test_metrics_count_what_was_said() -> None:
     assert read("pdserve_generation_tokens_total") == 2
     assert read("pdserve_prompt_tokens_computed_total") == 8
     assert read("pdserve_prompt_tokens_cached_total") == 16
+    assert read("pdserve_prompt_tokens_fetched_total") == 4
     assert read("pdserve_kv_transfer_bytes_total") == 4096
     assert read("pdserve_stage_seconds_total", {"stage": "transfer"}) == 0.5
     assert read("pdserve_answers_finished_total", {"reason": "length"}) == 1
+    assert read("pdserve_answers_finished_total", {"reason": "pooled"}) == 1
     assert read("pdserve_legs_failed_total") == 1
     assert read("pdserve_kv_load_failures_total", {"reason": "corrupt"}) == 2
     assert read("pdserve_kv_load_failures_total", {"reason": "expired"}) == 1
+    assert read("pdserve_kv_load_failures_total", {"reason": "withdrawn"}) == 0, (
+        "from the start"
+    )
 
 
 def test_signs_of_life_do_not_pile_up_before_who_does_not_read() -> None:

@@ -51,11 +51,15 @@ class Door:
         return answer.status_code
 
 
+@pytest.mark.parametrize("outer_id", [None, "r"])
 @pytest.mark.parametrize("path", LEGS)
-async def test_kv_of_a_call_that_is_refused_is_not_kept(path: str) -> None:
+async def test_kv_of_a_call_that_is_refused_is_not_kept(
+    path: str, outer_id: str | None
+) -> None:
     door = Door()
     params = {**to_params(TICKET, Driven(keep_open=True)), "remote_notes": {"of": "others"}}
-    assert await door.post(path, {**LEGS[path], "kv_transfer_params": params}) == 400
+    body: dict[str, object] = {**LEGS[path], "kv_transfer_params": params}
+    assert await door.post(path, body, outer_id) == 400
     assert door.sent == [DeclineLeg(Leg(ticket=TICKET, keep_open=True))]
 
 

@@ -19,6 +19,7 @@ from node.role_controller import RoleController
 P, D = Role.PREFILL, Role.DECODE
 NICENESS = {P: 0, D: 5}
 PATIENCE_S = 60.0
+TURNS = 10
 
 
 @dataclass
@@ -130,6 +131,55 @@ async def test_its_own_role_takes_back_an_order_to_change_it() -> None:
         await one.hear()
         assert (await one.hear()).turn == 1
         assert one.engine.niceness == [5]
+
+
+async def test_a_role_ordered_anew_is_waited_for_anew_and_changes_nothing_before() -> None:
+    """Taken back and ordered again while legs run: nothing is told of them."""
+    async with rig() as one:
+        one.engine.quiescent = waits = Waits()
+        before = len(asyncio.all_tasks())
+        for role in (D, P, D):
+            one.order(role=role)
+            await one.hear()
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+        assert waits.begun == 2
+        assert (one.duty.identity.role, one.engine.niceness) == (P, [])
+        waits.set()
+        assert (await one.hear()).type is D
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == before, "nobody waits on"
+
+
+async def test_who_stops_keeps_its_role() -> None:
+    """It would be said to take work again otherwise."""
+    async with rig() as one:
+        one.order(role=D)
+        await one.hear()
+        one.duty.identity.stopping = True
+        one.engine.quiescent.set()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        assert one.said.empty()
+        assert one.duty.identity.role is P
+
+
+async def test_a_role_that_is_taken_back_at_the_last_moment_does_not_change() -> None:
+    async with rig() as one:
+
+        async def renice(niceness: int) -> None:
+            one.engine.niceness.append(niceness)
+            one.order(role=P)
+
+        one.engine.renice = renice  # type: ignore[method-assign]
+        one.engine.quiescent.set()
+        one.order(role=D)
+        assert [(await one.hear()).state for _ in range(2)] == [State.DRAINING, State.READY]
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        assert one.said.empty()
+        assert one.duty.identity.role is P
 
 
 async def test_there_and_back_again_counts_as_two_turns() -> None:
