@@ -77,6 +77,12 @@ def test_vllms_frames_with_or_without_a_delimiter(frames: list[bytes]) -> None:
     assert [node.node_id for node in intake.registry.all()] == ["h:1"]
 
 
+@pytest.mark.parametrize("before", [[], [b"id", b"", b""]])
+def test_a_message_of_too_few_or_too_many_frames_is_refused(before: list[bytes]) -> None:
+    with pytest.raises(MalformedRegistration, match="frames"):
+        take(Intake(Registry()), *before, bytes(msgpack.packb(BARE)))
+
+
 @pytest.mark.parametrize(
     "change",
     [

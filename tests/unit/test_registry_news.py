@@ -150,3 +150,38 @@ def test_a_model_that_a_node_does_not_tell_is_set_for_it() -> None:
     own = registry.apply(node(P, "p9"), now=2)
     assert own
     assert not registry.is_nameless(own)
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_a_node_that_is_added_by_hand_stays_so_whatever_it_registers(
+    order: tuple[bool, bool],
+) -> None:
+    """It is probed: whoever removes it by hand counts on that."""
+    registry = Registry()
+    for static in order:
+        registry.apply(ONE, now=0, static=static)
+    known = registry.at("h:1")
+    assert known
+    assert known.static
+
+
+def test_whoever_could_not_be_heard_was_last_seen_just_now() -> None:
+    registry = Registry()
+    registry.apply(ONE, now=0)
+    registry.mark_all_heard(now=60)
+    assert registry.last_seen(P) == registry.last_seen(P, ("m", "f")) == 60
+
+
+def test_when_a_role_was_last_seen_goes_never_back() -> None:
+    registry = Registry()
+    for name, now in (("p0", 1), ("p1", 5)):
+        registry.apply(node(P, name), now=now)
+    registry.hold("p0:1")
+    assert registry.last_seen(P) == registry.last_seen(P, ("m", "f")) == 5
+
+
+def test_models_that_nobody_serves_any_more_take_no_memory() -> None:
+    registry = Registry()
+    for number in range(3):
+        registry.apply(node(P, "p0", f"m{number}"), now=number)
+    assert set(registry._ready) == {(P, ("m2", "f")), (P, None)}
