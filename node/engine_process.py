@@ -74,11 +74,15 @@ class EngineServer:
         poller.register(self.door, zmq.POLLIN)
         poller.register(self.connector.service.news_fd, zmq.POLLIN)
         while True:
-            timeout_ms = (
-                WAITING_LEG_MS if self.loop.has_waiting_legs else round(HEARTBEAT_S * 1000)
-            )
-            poller.poll(timeout_ms if self.loop.idle else 0)
+            poller.poll(self.patience_ms)
             self.turn()
+
+    @property
+    def patience_ms(self) -> int:
+        """How long to wait for news before the next turn."""
+        if not self.loop.idle:
+            return 0
+        return WAITING_LEG_MS if self.loop.has_waiting_legs else round(HEARTBEAT_S * 1000)
 
     def turn(self) -> None:
         """Read messages, run a batch, send events; tickets are sent before the batch runs."""
