@@ -105,6 +105,31 @@ def test_a_job_waits_as_long_as_something_runs() -> None:
     assert len(nodes.said("p decoded")) == 2
 
 
+def test_jobs_at_a_standstill_fail_one_by_one() -> None:
+    nodes = Nodes(3, blocks=16)
+    tickets = [nodes.park(0, ask(name, 5)) for name in "ab"]
+    nodes.park(1, ask("full", 14))
+    for name, ticket in zip(["a decoded", "b decoded"], tickets, strict=True):
+        nodes.loops[1].submit(ask(name, 5), Leg(ticket=ticket), nodes.now)
+    nodes.wait(STANDSTILL_S + 1)
+    failed = [name for name, _ in nodes.failures()]
+    assert [name for name in failed if "decoded" in name] == ["a decoded"]
+
+
+def test_the_last_job_may_go_elsewhere_just_as_nothing_has_moved_for_long() -> None:
+    nodes = Nodes(2, blocks=16)
+    tickets = [nodes.park(0, ask(name, 5)) for name in "ab"]
+    nodes.park(1, ask("full", 14))
+    nodes.loops[1].submit(ask("a decoded", 5), Leg(ticket=tickets[0]), nodes.now)
+    nodes.tick()
+    nodes.wait(STANDSTILL_S - NO_ROOM_S)
+    nodes.loops[1].submit(ask("b decoded", 5), elsewhere(tickets[1]), nodes.now)
+    nodes.wait(NO_ROOM_S - BEAT_S)
+    nodes.loops[1].abort(RequestId("a decoded"))
+    nodes.wait(BEAT_S)
+    assert nodes.failures()[-1] == ("b decoded", NO_ROOM)
+
+
 def test_the_urgent_job_gets_its_blocks_first() -> None:
     nodes = Nodes(2, seats=1, blocks=32)
     names = ["first", "second", "urgent"]

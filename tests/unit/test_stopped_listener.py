@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from contextlib import closing
 
+import pytest
+
 from discovery.listener import Listener
 from discovery.registration import Registration, Role
 from discovery.registry import Registry
@@ -11,10 +13,13 @@ from discovery.registry import Registry
 STOPPED_S, TTL_S = 60.0, 5.0
 
 
-async def test_no_node_is_silent_because_the_proxy_was_stopped() -> None:
+@pytest.mark.parametrize("stopped_s", [STOPPED_S, 3.0])
+async def test_no_node_is_silent_because_the_proxy_was_stopped(stopped_s: float) -> None:
+    """Nor if it was stopped for less than a silence, but heard no beat before it either."""
     registry, known, over = Registry(TTL_S), dict[float, int](), asyncio.Event()
     registry.apply(Registration(Role.DECODE, "h:1", "h:2", "d0"), now=0.0)
-    times = deque([0.0, *(STOPPED_S + second for second in range(8))])
+    back = 2.5 + stopped_s
+    times = deque([0.0, 2.0, 2.5, *(back + second for second in range(8))])
 
     def clock() -> float:
         """Called before each look; it is the next second then."""
@@ -30,4 +35,4 @@ async def test_no_node_is_silent_because_the_proxy_was_stopped() -> None:
         await over.wait()
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-    assert [known[STOPPED_S + second] for second in range(8)] == [1, 1, 1, 1, 1, 1, 1, 0]
+    assert [known[back + second] for second in range(8)] == [1, 1, 1, 1, 1, 1, 1, 0]
