@@ -8,19 +8,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.checkpoints.linear import linear
-from engine.kernels.cpu.build import library
+from engine.kernels.cpu import build
 from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.weights import Int4Weight, int4_weight
 
-kernels = CpuKernels(library())
 pytestmark = pytest.mark.skipif(
-    not kernels.multiplies_int4, reason="this CPU has no instructions for pairs of bfloat16"
+    not CpuKernels(build.library()).multiplies_int4, reason="this CPU has no pairs of bfloat16"
 )
+WITHOUT_TILES = (*build.FLAGS, "-O1", "-mno-amx-bf16")
 PLACES_WITHOUT_INPUT = 5
 ROUNDED = {torch.float32: 2**-22, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 SHAPES = [(64, 128, 128), (70, 96, 32), (33, 200, 64), (130, 1920, 128), (1, 32, 32)]
 ROWS = [1, 2, 3, 7, 17, 40]
+
+
+@pytest.fixture(scope="module", params=["this machine", "without tiles"])
+def ours(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CpuKernels:
+    """As they are installed, and as for a machine that has vector registers alone."""
+    if request.param == "this machine":
+        return CpuKernels(build.library())
+    path = tmp_path_factory.mktemp("kernels") / "without_tiles.so"
+    build.compile_into(path, "g++", WITHOUT_TILES)
+    return CpuKernels(path)
 
 
 def drawn(outputs: int, inputs: int, group: int, *, zeros: bool) -> Int4Weight:
@@ -41,8 +52,10 @@ def shuffled(weight: Int4Weight) -> Int4Weight:
     return replace(weight, inputs=inputs, order=order[None])
 
 
-def assert_is_product(weight: Int4Weight, bias: Tensor | None, asked: Tensor) -> None:
-    answer = kernels.int4(weight, bias, asked.dtype)(asked)
+def assert_is_product(
+    ours: CpuKernels, weight: Int4Weight, bias: Tensor | None, asked: Tensor
+) -> None:
+    answer = ours.int4(weight, bias, asked.dtype)(asked)
     exact, size = (
         asked.double() @ weight.whole(0, torch.float64).T,
         asked.double().abs() @ weight.whole(0, torch.float64).abs().T,
@@ -57,33 +70,35 @@ def assert_is_product(weight: Int4Weight, bias: Tensor | None, asked: Tensor) ->
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ROUNDED, ids=str)
 def test_a_product_is_what_the_numbers_say(
-    dtype: torch.dtype, shape: tuple[int, int, int], rows: int
+    ours: CpuKernels, dtype: torch.dtype, shape: tuple[int, int, int], rows: int
 ) -> None:
     for zeros, ordered, offset in product([False, True], repeat=3):
         weight = drawn(*shape, zeros=zeros)
         weight = shuffled(weight) if ordered else weight
         bias = torch.randn(shape[0]).to(dtype) if offset else None
-        assert_is_product(weight, bias, torch.randn(rows, weight.inputs).to(dtype))
+        assert_is_product(ours, weight, bias, torch.randn(rows, weight.inputs).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", ROUNDED, ids=str)
-def test_a_product_of_more_rows_than_are_multiplied_at_once(dtype: torch.dtype) -> None:
+def test_a_product_of_more_rows_than_are_multiplied_at_once(
+    ours: CpuKernels, dtype: torch.dtype
+) -> None:
     weight = drawn(512, 1024, 128, zeros=True)  # large enough for several threads, too
-    assert_is_product(weight, None, torch.randn(1100, 1024).to(dtype))
+    assert_is_product(ours, weight, None, torch.randn(1100, 1024).to(dtype))
 
 
 @pytest.mark.parametrize("rows", [1, 20])
-def test_rows_are_not_rounded(rows: int) -> None:
+def test_rows_are_not_rounded(ours: CpuKernels, rows: int) -> None:
     """What is lost of them in bfloat16 would show: each row is 1 and something small."""
     weight = int4_weight(torch.randn(64, 256).sign().unsqueeze(0))
     asked = torch.full((rows, 256), 1 + 2**-10, dtype=torch.float16)
-    assert_is_product(weight, None, asked)
-    assert_is_product(weight, None, torch.full((rows, 256), 1 + 2**-20))
+    assert_is_product(ours, weight, None, asked)
+    assert_is_product(ours, weight, None, torch.full((rows, 256), 1 + 2**-20))
 
 
-def test_rows_that_are_no_numbers_stay_alone() -> None:
+def test_rows_that_are_no_numbers_stay_alone(ours: CpuKernels) -> None:
     weight = drawn(64, 128, 128, zeros=True)
-    made = kernels.int4(weight, None, torch.bfloat16)
+    made = ours.int4(weight, None, torch.bfloat16)
     asked = torch.randn(17, 128).bfloat16()
     expected = made(asked)
     ill = asked.clone()
@@ -92,19 +107,7 @@ def test_rows_that_are_no_numbers_stay_alone() -> None:
     assert answer[3].isnan().all()
     others = [row for row in range(17) if row != 3]
     assert torch.equal(answer[others], expected[others])
-    assert torch.equal(made(asked[:5]), made(asked[:5]))
     assert not made(asked[4:9]).isnan().any()  # fewer rows, in memory that had the ill one
-
-
-def test_products_of_other_libraries_work_as_before() -> None:
-    """The tile registers are shared with oneDNN."""
-    weight, asked = torch.randn(256, 512).bfloat16(), torch.randn(64, 512).bfloat16()
-    whole = linear(weight, None, kernels)
-    ours = kernels.int4(drawn(64, 512, 128, zeros=False), None, torch.bfloat16)
-    expected, mine = whole(asked), ours(asked)
-    for _ in range(3):
-        assert torch.equal(whole(asked), expected)
-        assert torch.equal(ours(asked), mine)
 
 
 def test_its_weights_go_to_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +118,7 @@ def test_its_weights_go_to_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0
 
     monkeypatch.setattr("engine.kernels.cpu.native.gather", gather)
-    own = CpuKernels(library())
+    own = CpuKernels(build.library())
     made = own.int4(drawn(64, 128, 128, zeros=True), None, torch.bfloat16)
     own.move_to_large_pages()
     assert gathered == [[(made.packed.data_ptr(), made.packed.nbytes)]]

@@ -13,7 +13,7 @@ namespace {
 #ifdef PD_PAIRS
 
 constexpr long BLOCK = Int4Weight::BLOCK, VECTORS = Int4Weight::VECTORS, MOST_ROWS = 6;
-constexpr long WORTH_A_THREAD = 1 << 18, WORTH_TILES = 3, ROWS_AT_ONCE = 512;
+constexpr long WORTH_A_THREAD = 1 << 18, WORTH_TILES = 2, ROWS_AT_ONCE = 512;
 
 // A group's part of ROWS rows by a block of outputs, added to sums [ROWS][64].
 template <int ROWS>

@@ -16,7 +16,9 @@ namespace pd {
 
 struct Int4Weight {
     static constexpr long BLOCK = 64, VECTORS = BLOCK / LANES, STEP_WORDS = 32, MOST_GROUP = 128;
-    static constexpr long AHEAD = 64 * STEP_WORDS;  // words that are fetched before they are read
+    // Words that are fetched before they are read. Not in kibibytes: what is fetched would then lie
+    // in the same places of pages as what was just written, which holds reads up.
+    static constexpr long AHEAD = 40 * STEP_WORDS;
 
     const uint16_t* packed;
     const float* scales;   // [outputs / 64][groups][64]

@@ -46,60 +46,73 @@ class Tiles {
 struct alignas(TILE_BYTES) UnpackedGroup {
     Words words[Int4Weight::MOST_GROUP / TILE_PLACES][Int4Weight::VECTORS][TILE_ROWS];
 
-    void fill(const Int4Weight& weight, long block, long group, const Int4Table& table) {
-        const uint16_t* packed = weight.words(block, group * weight.group);
-        for (long step = 0; step < weight.group / 2; ++step, packed += Int4Weight::STEP_WORDS) {
+    // Unpacks the tiles of one part, and returns where the next one begins.
+    const uint16_t* fill(long part, const uint16_t* packed, const Int4Table& table) {
+        for (long step = 0; step < TILE_ROWS; ++step, packed += Int4Weight::STEP_WORDS) {
             const Shorts some = load<Shorts>(packed);
             __builtin_prefetch(packed + Int4Weight::AHEAD);
             for (int v = 0; v < Int4Weight::VECTORS; ++v)
-                words[step / TILE_ROWS][v][step % TILE_ROWS] = table.look_up(some >> 4 * v);
+                words[part][v][step] = table.look_up(some >> 4 * v);
         }
+        return packed;
     }
 };
 
-// A group's part of as many rows as the tiles have, from `row` on, added to sums [rows][64].
-inline void multiply_tile(const Int4Weight& weight, const Int4Rows& rows, long row, long count,
-                          long group, const UnpackedGroup& right, const Int4Scales& scales,
-                          float* sums) {
-    const uint16_t* left = rows.items.data() + row * weight.depth + group * weight.group;
-    const long stride = weight.depth * sizeof *left;
-    alignas(TILE_BYTES) float made[Int4Weight::VECTORS][TILE_ROWS][LANES];
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (long part = 0; part < weight.group / TILE_PLACES; ++part, left += TILE_PLACES) {
-        _tile_loadd(4, left, stride);
-        _tile_loadd(5, right.words[part][0], TILE_BYTES);
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_loadd(5, right.words[part][1], TILE_BYTES);
-        _tile_dpbf16ps(1, 4, 5);
-        _tile_loadd(5, right.words[part][2], TILE_BYTES);
-        _tile_dpbf16ps(2, 4, 5);
-        _tile_loadd(5, right.words[part][3], TILE_BYTES);
-        _tile_dpbf16ps(3, 4, 5);
+// What a group of a block is multiplied with: `packed` is unpacked on the way, if it is not null,
+// so that memory is read while tiles are multiplied.
+struct TileProduct {
+    const Int4Weight& weight;
+    const Int4Rows& rows;
+    const Int4Table& table;
+    UnpackedGroup& right;
+    long group;
+
+    // The sums of as many rows as a tile has, from `row` on.
+    void multiply(long row, const uint16_t* packed,
+                  float (&sums)[Int4Weight::VECTORS][TILE_ROWS][LANES]) const {
+        const uint16_t* left = rows.items.data() + row * weight.depth + group * weight.group;
+        const long stride = weight.depth * sizeof *left;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (long part = 0; part < weight.group / TILE_PLACES; ++part, left += TILE_PLACES) {
+            if (packed) packed = right.fill(part, packed, table);
+            _tile_loadd(4, left, stride);
+            _tile_loadd(5, right.words[part][0], TILE_BYTES);
+            _tile_dpbf16ps(0, 4, 5);
+            _tile_loadd(5, right.words[part][1], TILE_BYTES);
+            _tile_dpbf16ps(1, 4, 5);
+            _tile_loadd(5, right.words[part][2], TILE_BYTES);
+            _tile_dpbf16ps(2, 4, 5);
+            _tile_loadd(5, right.words[part][3], TILE_BYTES);
+            _tile_dpbf16ps(3, 4, 5);
+        }
+        _tile_stored(0, sums[0], TILE_BYTES);
+        _tile_stored(1, sums[1], TILE_BYTES);
+        _tile_stored(2, sums[2], TILE_BYTES);
+        _tile_stored(3, sums[3], TILE_BYTES);
     }
-    _tile_stored(0, made[0], TILE_BYTES);
-    _tile_stored(1, made[1], TILE_BYTES);
-    _tile_stored(2, made[2], TILE_BYTES);
-    _tile_stored(3, made[3], TILE_BYTES);
-    for (long r = 0; r < count; ++r) {
-        const float total = rows.totals[(row + r) * weight.groups() + group];
-        for (int v = 0; v < Int4Weight::VECTORS; ++v)
-            scales.add(v, load<Floats>(made[v][r]), total, sums + r * Int4Weight::BLOCK);
-    }
-}
+};
 
 // A block of outputs of all rows, which are a multiple of `each`: the rows of a tile.
 inline void multiply_by_tiles(const Int4Weight& weight, const Int4Rows& rows, long all,
                               long each, long block, const Int4Table& table, float* sums) {
     static thread_local UnpackedGroup unpacked;
+    alignas(TILE_BYTES) float made[Int4Weight::VECTORS][TILE_ROWS][LANES];
     for (long group = 0; group < weight.groups(); ++group) {
-        unpacked.fill(weight, block, group, table);
         const Int4Scales scales(weight, block, group);
-        for (long row = 0; row < all; row += each)
-            multiply_tile(weight, rows, row, each, group, unpacked, scales,
-                          sums + row * Int4Weight::BLOCK);
+        const TileProduct product{weight, rows, table, unpacked, group};
+        for (long first = 0; first < all; first += each) {
+            product.multiply(first, first ? nullptr : weight.words(block, group * weight.group),
+                             made);
+            for (long r = 0; r < each; ++r) {
+                const float total = rows.totals[(first + r) * weight.groups() + group];
+                for (int v = 0; v < Int4Weight::VECTORS; ++v)
+                    scales.add(v, load<Floats>(made[v][r]), total,
+                               sums + (first + r) * Int4Weight::BLOCK);
+            }
+        }
     }
 }
 
