@@ -189,12 +189,14 @@ def test_steps_without_adapters_are_replayed_between_others(
         assert run(engine, asked(["first"])) == before
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "int4"])
+@pytest.mark.parametrize(
+    ("quantization", "kernels"), [("fp8", "torch"), ("int4", "torch"), ("int4", "auto")]
+)
 def test_weights_that_are_quantized(
-    llama: Path, two: tuple[Path, Path], quantization: str
+    llama: Path, two: tuple[Path, Path], quantization: str, kernels: str
 ) -> None:
     """The adapter is added to what the quantized layer says, and to no other request."""
-    chosen: dict[str, object] = {"quantization": quantization, "cpu_kernels": "torch"}
+    chosen: dict[str, object] = {"quantization": quantization, "cpu_kernels": kernels}
     engine = load(llama, lora_modules=named(*two), **chosen)
     plain = run(load(llama, **chosen), asked([None]))
     assert run(engine, asked([None])) == plain

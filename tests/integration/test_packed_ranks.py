@@ -118,6 +118,15 @@ def test_two_ranks_of_four_bits_say_what_one_process_says(
         assert engine.info.fingerprint == alone.info.fingerprint
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("layout", ["fp8", "awq", "gptq"])
+def test_two_ranks_by_a_cpu_s_own_kernels(layout: str, family: str, tmp_path: Path) -> None:
+    packed, _ = made(tmp_path, family, layout)
+    said = run(load(packed), requests(PROMPTS))
+    with ranked(packed, 2) as engine:
+        assert run(engine, requests(PROMPTS)) == said
+
+
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize("layout", EIGHT)
 def test_two_ranks_of_eight_bits_say_nearly_the_same(

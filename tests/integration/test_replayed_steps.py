@@ -75,9 +75,10 @@ def test_where_torch_computes_as_well_steps_go_the_plain_way(
     assert not runner_of(engine).replays
 
 
-def test_weights_of_8_bits(llama: Path) -> None:
-    expected = run(half(llama, quantization="int8", enforce_eager=True), mixed())
-    engine = half(llama, quantization="int8")
+@pytest.mark.parametrize("rounding", ["int8", "int4"])
+def test_weights_of_few_bits(rounding: str, llama: Path) -> None:
+    expected = run(half(llama, quantization=rounding, enforce_eager=True), mixed())
+    engine = half(llama, quantization=rounding)
     assert run(engine, mixed()) == expected
     assert runner_of(engine)._steps
 

@@ -70,7 +70,7 @@ class Int4Linear:
 
 
 def _pack(weight: Int4Weight) -> Tensor:
-    """The kernel's layout (native/int4.cpp), [blocks, depth / 2, 16, 2, 2] bytes."""
+    """The kernel's layout (native/int4.hpp), [blocks, depth / 2, 16, 2, 2] bytes."""
     size = OUTPUTS_OF_A_BLOCK
     at_once = max(1, PACKED_AT_ONCE // (size * weight.inputs)) * size
     return torch.cat([_pack_some(part) for part in weight.packed[0].split(at_once)])
