@@ -1,8 +1,6 @@
 """Quantized weights in whole models on a CPU, by its kernels: as plain torch has them."""
 
 import logging
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from engine.models.decoder import Decoder
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import hand_over, load, prompt, prompt_logits, requests, run
 from tests.fakes.packed import CONFIGS, pack_in_act_order
+from tests.fakes.parts import parts_of
 from tests.integration.test_packed import EIGHT, FAMILIES, made, narrow
 
 pytestmark = pytest.mark.skipif(
@@ -93,19 +92,8 @@ def test_each_product_is_of_its_kind(tmp_path: Path) -> None:
     ours = load(packed, dtype="bfloat16").decoder
     assert isinstance(ours, Decoder)
     assert isinstance(ours.head, PackedLinear | PlainLinear), "the checkpoint has it whole"
-    found = [one for one in _parts(ours.layers) if isinstance(one, Int4Linear)]
+    found = [one for one in parts_of(ours.layers) if isinstance(one, Int4Linear)]
     assert len(found) == 4 * len(ours.layers)
-
-
-def _parts(part: object) -> Iterator[object]:
-    """Everything within, at any depth."""
-    yield part
-    if isinstance(part, tuple):
-        for one in part:
-            yield from _parts(one)
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from _parts(getattr(part, field.name))
 
 
 @pytest.fixture

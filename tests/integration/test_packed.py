@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
 from tests.fakes.mixtures import stack_experts
 from tests.fakes.packed import CONFIGS, pack, pack_stacks, spread
+from tests.fakes.parts import parts_of
 from tests.fakes.published_mixtures import PUBLISHED
 from tests.integration.test_storage import whole_engine
 
@@ -51,18 +51,13 @@ def made(folder: Path, family: str, layout: str) -> tuple[Path, Path]:
     return packed, plain
 
 
-def numbers(part: object) -> Iterator[Tensor]:
+def numbers(model: object) -> Iterator[Tensor]:
     """The weights of all products within, in the order of the model."""
-    if isinstance(part, PlainLinear):
-        yield part.weight.float()
-    elif isinstance(part, StoredLinear | ExpertStack):
-        yield from (part.weight.whole(one) for one in range(part.weight.shape[0]))
-    elif isinstance(part, tuple):
-        for one in part:
-            yield from numbers(one)
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from numbers(getattr(part, field.name))
+    for part in parts_of(model):
+        if isinstance(part, PlainLinear):
+            yield part.weight.float()
+        elif isinstance(part, StoredLinear | ExpertStack):
+            yield from (part.weight.whole(one) for one in range(part.weight.shape[0]))
 
 
 def narrow(folder: Path, **settings: object) -> TorchEngine:
