@@ -30,10 +30,11 @@ class Nodes:
                 str(number), here, engine.kv_regions, "fake", self.clock
             )
         self.sources = list(sources.values())
-        self.loops = list[NodeLoop]()
+        self.loops, self.sinks = list[NodeLoop](), list[LocalSink]()
         for engine, source in zip(self.engines, self.sources, strict=True):
             name, regions = source.engine_id.encode(), engine.kv_regions
             sink = LocalSink(sources, regions, "fake", self.clock, name=name)
+            self.sinks.append(sink)
             self.loops.append(node_loop(engine, source, sink, self.clock))
         self.news: list[LegEvent] = []
 
@@ -173,6 +174,7 @@ def test_a_job_that_has_elsewhere_to_go_is_told_and_its_kv_stays_on_offer() -> N
     assert nodes.failures() == [("p decoded", NO_ROOM)]
     (waited,) = [e for _, e in nodes.news if isinstance(e, StageEvent) and e.stage == "no_room"]
     assert waited.seconds == NO_ROOM_S
+    assert nodes.sinks[1].book.num_open == 0
     nodes.wait(STANDSTILL_S)  # nobody asks meanwhile
     nodes.loops[2].submit(ask("p again", 6), elsewhere(ticket), nodes.now)
     nodes.tick(10)
