@@ -36,18 +36,16 @@ def placement(
     kernels = _kernels(config, dtype, device, opened)
     rounding = config.quantization if config.quantization in ROUNDINGS else None
     packing = _packing(config, shape)
-    storage: LinearFactory | None = None
     if opened is not None and (products := opened.accelerator.products) is not None:
         quantizing = opened.accelerator.kernels
         storage = device_storage(rounding, packing, device, products, quantizing)
-    elif rounding is None and packing is None:
-        pass
-    elif config.cpu_kernels == "torch":
-        storage = LinearFactory(TorchProducts(), rounding)
-    else:
-        ours = kernels if isinstance(kernels, CpuKernels) else None
-        storage = cpu_storage(rounding, dtype, ours)
-    return Placement(dtype, device, kernels, storage=storage)
+        return Placement(dtype, device, kernels, storage=storage)
+    if rounding is None and packing is None:
+        return Placement(dtype, device, kernels)
+    if config.cpu_kernels == "torch":
+        return Placement(dtype, device, storage=LinearFactory(TorchProducts(), rounding))
+    ours = kernels if isinstance(kernels, CpuKernels) else None
+    return Placement(dtype, device, kernels, storage=cpu_storage(rounding, dtype, ours))
 
 
 def _kernels(

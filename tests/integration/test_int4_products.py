@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.kernels.cpu import build
 from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.weights import Int4Weight, int4_weight
+from tests.fakes.compiled import compiled
 
 pytestmark = pytest.mark.skipif(
     not CpuKernels(build.library()).multiplies_int4, reason="this CPU has no pairs of bfloat16"
@@ -22,16 +23,14 @@ SHAPES = [(64, 128, 128), (70, 96, 32), (33, 200, 64), (130, 1920, 128), (1, 32,
 ROWS = [1, 2, 3, 7, 17, 40]
 
 
-@pytest.fixture(scope="module", params=["this machine", "without tiles"])
+@pytest.fixture(
+    scope="module", params=[None, WITHOUT_TILES], ids=["this machine", "without tiles"]
+)
 def ours(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> CpuKernels:
     """As they are installed, and as for a machine that has vector registers alone."""
-    if request.param == "this machine":
-        return CpuKernels(build.library())
-    path = tmp_path_factory.mktemp("kernels") / "without_tiles.so"
-    build.compile_into(path, "g++", WITHOUT_TILES)
-    return CpuKernels(path)
+    return compiled(tmp_path_factory, request.param)
 
 
 def drawn(outputs: int, inputs: int, group: int, *, zeros: bool) -> Int4Weight:

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors import safe_open
 
 from bench.checkpoint import Shape, write_checkpoint
 from bench.engine.ours import OurEngine
 from bench.engine.rates import Rates
-from bench.engine.work import ModelWork
+from bench.engine.work import WEIGHT_BYTES, ModelWork
 from engine.settings import EngineConfig
 
 SHAPE = Shape(
@@ -46,6 +47,13 @@ def test_a_step_reads_weights_once_and_each_sequences_kv() -> None:
     kv = 2 * SHAPE.num_hidden_layers * SHAPE.num_key_value_heads * SHAPE.head_dim
     weights = work.layer_weights + work.head_weights
     assert work.step_bytes(3, 5) == 2 * (weights + 3 * 5 * kv)
+
+
+@pytest.mark.parametrize(("rounding", "layers", "head"), [("int8", 1, 1), ("int4", 17 / 32, 2)])
+def test_weights_of_few_bits_are_fewer_bytes(rounding: str, layers: float, head: int) -> None:
+    """In 4 bits 128 of them share a scale of 4 bytes, and the head is left whole."""
+    work = ModelWork(SHAPE, WEIGHT_BYTES[rounding])
+    assert work.step_bytes(0, 0) == layers * work.layer_weights + head * work.head_weights
 
 
 def test_a_tied_head_is_not_in_the_file(tmp_path: Path) -> None:

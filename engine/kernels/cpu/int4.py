@@ -12,7 +12,8 @@ from engine.kernels.rows import Rows, whole_rows
 from engine.kernels.weights import FOUR_BITS, MIDDLE, Int4Weight
 
 OUTPUTS_OF_A_BLOCK, OUTPUTS_OF_A_VECTOR = 64, 16
-PACKED_AT_ONCE = 1 << 25
+GROUPS = (32, 64, 128)
+PACKED_AT_ONCE = 1 << 25  # numbers: packing takes some times their memory
 
 
 class _Weight(Structure):
@@ -39,6 +40,7 @@ class Int4Linear:
     def __init__(
         self, library: Library, weight: Int4Weight, bias: Tensor | None, dtype: torch.dtype
     ) -> None:
+        assert weight.group in GROUPS, "what the kernel has room for"
         _, self._outputs, self._inputs = weight.shape
         self.packed, depth = _pack(weight), weight.packed.shape[2] * weight.group
         self._dtype = dtype

@@ -12,7 +12,7 @@ namespace pd {
 
 constexpr long TILE_ROWS = 16, TILE_BYTES = 64, TILE_PLACES = 2 * TILE_ROWS;
 
-// Whether the kernel lets this process use tile registers, which it has to be asked.
+// Whether Linux lets this process use tile registers, which it has to be asked.
 inline bool may_use_tiles() {
     constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     static const bool may = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
