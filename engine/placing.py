@@ -43,9 +43,11 @@ def placement(
     if rounding is None and packing is None:
         return Placement(dtype, device, kernels)
     if config.cpu_kernels == "torch":
-        return Placement(dtype, device, storage=LinearFactory(TorchProducts(), rounding))
-    ours = kernels if isinstance(kernels, CpuKernels) else None
-    return Placement(dtype, device, kernels, storage=cpu_storage(rounding, dtype, ours))
+        storage = LinearFactory(TorchProducts(), rounding)
+    else:
+        ours = kernels if isinstance(kernels, CpuKernels) else None
+        storage = cpu_storage(rounding, dtype, ours)
+    return Placement(dtype, device, kernels, storage=storage)
 
 
 def _kernels(
