@@ -97,8 +97,8 @@ class EngineConfig:
     `kv_cache_memory_bytes` bounds the KV cache; on a device with its own memory so does
     `gpu_memory_utilization`, a share of all of that memory. `enforce_eager` disables CUDA
     graphs, and replayed steps on a CPU. `threads` is the number of CPU cores to use.
-    `cpu_kernels` is `native`, `torch`, or `auto`: native if available. `quantization` is `int8`
-    or `int4` on a CPU, `fp8` or `int4` on a GPU. `speculative_config` is a SpeculativeConfig in
+    `cpu_kernels` is `native`, `torch`, or `auto`: native if available. `quantization` is `fp8`
+    or `int4`, or on a CPU `int8`. `speculative_config` is a SpeculativeConfig in
     JSON; None: no drafts. `kv_offloading_size` is GiB of host memory below a GPU's KV memory,
     and `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such tier.
     `load_format` is `auto` or `safetensors`, or `dummy`: weights generated from `seed`.

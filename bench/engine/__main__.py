@@ -52,7 +52,7 @@ class Options:
     """Whether it is measured, too; not with more than MOST_OF_THEIRS tokens of KV."""
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
     """Of our engine."""
-    quantization: Literal["int8", "int4"] | None = None
+    quantization: Literal["int8", "fp8", "int4"] | None = None
     """Of our engine."""
     profile: bool = False
     """Where the time of our decode steps goes, besides; none is replayed then."""

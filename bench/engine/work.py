@@ -34,7 +34,13 @@ SHAPES = {
         tie_word_embeddings=True,
     ),
 }
-WEIGHT_BYTES = {None: (BYTES, BYTES), "int8": (1, 1), "int4": (1 / 2 + 4 / GROUP, BYTES)}
+SCALE = 4 / GROUP  # bytes
+WEIGHT_BYTES = {
+    None: (BYTES, BYTES),
+    "int8": (1, 1),
+    "fp8": (1 + SCALE, 1 + SCALE),
+    "int4": (1 / 2 + SCALE, BYTES),
+}
 """Bytes of a layer's weight and of the head's, for each `--quantization`."""
 
 

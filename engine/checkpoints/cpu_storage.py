@@ -8,17 +8,18 @@ from torch import Tensor
 from engine.checkpoints.linear import Linear, linear
 from engine.checkpoints.storage import LinearFactory
 from engine.errors import KernelsUnavailable
+from engine.kernels.cpu.few_bits import stays_packed
 from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.products import TorchProducts
-from engine.kernels.weights import Int4Weight, Weight
+from engine.kernels.weights import Weight
 
 
 @dataclass(slots=True)
 class CpuLinearFactory(LinearFactory):
-    """See LinearFactory. Weights of 4 bits stay packed, if this CPU has the instructions.
+    """See LinearFactory. Quantized weights stay packed, if this CPU has the instructions.
 
-    All others are dequantized to `dtype`, the model's, when they are read, and cost as much as
-    if they had been stored so.
+    If not, they are dequantized to `dtype`, the model's, when they are read, and cost as much
+    as if they had been stored so.
     """
 
     dtype: torch.dtype = torch.bfloat16
@@ -32,8 +33,8 @@ class CpuLinearFactory(LinearFactory):
     def packed(self, weight: Weight, bias: Tensor | None) -> Linear:
         """See LinearFactory."""
         ours = self.cpu
-        if isinstance(weight, Int4Weight) and ours is not None and ours.multiplies_int4:
-            return ours.int4(weight, bias, self.dtype)
+        if ours is not None and ours.multiplies_few_bits and stays_packed(weight):
+            return ours.few_bits(weight, bias, self.dtype)
         return self.unquantized(weight.whole(0).to(self.dtype), bias)
 
     def unquantized(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
@@ -50,8 +51,6 @@ def cpu_storage(
     it here.
     """
     asked = f"--quantization {rounding}"
-    if rounding == "fp8":
-        raise KernelsUnavailable(f"{asked} is for --device cuda; a CPU has int8 and int4")
-    if rounding is not None and (kernels is None or not kernels.multiplies_int4):
+    if rounding is not None and (kernels is None or not kernels.multiplies_few_bits):
         raise KernelsUnavailable(f"{asked} needs the compiled kernels and AVX512-BF16")
     return CpuLinearFactory(TorchProducts(), rounding, dtype=dtype, cpu=kernels)

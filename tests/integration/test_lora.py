@@ -190,7 +190,8 @@ def test_steps_without_adapters_are_replayed_between_others(
 
 
 @pytest.mark.parametrize(
-    ("quantization", "kernels"), [("fp8", "torch"), ("int4", "torch"), ("int4", "auto")]
+    ("quantization", "kernels"),
+    [("fp8", "torch"), ("int4", "torch"), ("int4", "auto"), ("fp8", "auto")],
 )
 def test_weights_that_are_quantized(
     llama: Path, two: tuple[Path, Path], quantization: str, kernels: str

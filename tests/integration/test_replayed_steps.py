@@ -75,7 +75,7 @@ def test_where_torch_computes_as_well_steps_go_the_plain_way(
     assert not runner_of(engine).replays
 
 
-@pytest.mark.parametrize("rounding", ["int8", "int4"])
+@pytest.mark.parametrize("rounding", ["int8", "int4", "fp8"])
 def test_weights_of_few_bits(rounding: str, llama: Path) -> None:
     expected = run(half(llama, quantization=rounding, enforce_eager=True), mixed())
     engine = half(llama, quantization=rounding)

@@ -49,9 +49,12 @@ def test_a_step_reads_weights_once_and_each_sequences_kv() -> None:
     assert work.step_bytes(3, 5) == 2 * (weights + 3 * 5 * kv)
 
 
-@pytest.mark.parametrize(("rounding", "layers", "head"), [("int8", 1, 1), ("int4", 17 / 32, 2)])
-def test_weights_of_few_bits_are_fewer_bytes(rounding: str, layers: float, head: int) -> None:
-    """In 4 bits 128 of them share a scale of 4 bytes, and the head is left whole."""
+@pytest.mark.parametrize(
+    ("rounding", "layers", "head"),
+    [("int8", 1, 1), ("fp8", 33 / 32, 33 / 32), ("int4", 17 / 32, 2)],
+)
+def test_weights_of_few_bits_are_fewer_bytes(rounding: str, layers: float, head: float) -> None:
+    """128 of them share a scale of 4 bytes; with 4 bits the head is left whole."""
     work = ModelWork(SHAPE, WEIGHT_BYTES[rounding])
     assert work.step_bytes(0, 0) == layers * work.layer_weights + head * work.head_weights
 

@@ -28,7 +28,7 @@ _HEAVY: dict[str, Kinds] = {  # called without the GIL
     "pd_attend": (_POINTER, _POINTER),
     "pd_multiply": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
-    "pd_multiply_int4": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
+    "pd_multiply_few_bits": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_noisiest": (_POINTER, _NUMBER, _POINTER, _POINTER, *[_NUMBER] * 3),
 }
 _LIGHT: dict[str, Kinds] = {  # too short to release the GIL

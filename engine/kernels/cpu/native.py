@@ -16,14 +16,14 @@ from engine.errors import KernelsUnavailable
 from engine.kernels.contract import Linear
 from engine.kernels.cpu.attention import Numbers, PagedAttention
 from engine.kernels.cpu.build import library
+from engine.kernels.cpu.few_bits import FewBitsLinear
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
-from engine.kernels.cpu.int4 import Int4Linear
 from engine.kernels.cpu.int8 import Quantizer
 from engine.kernels.cpu.large_pages import PAGE, gather
 from engine.kernels.cpu.library import FORMATS, Library, RecordedCalls
 from engine.kernels.cpu.recording import Arena, record
 from engine.kernels.fusion import FewRowProducts
-from engine.kernels.weights import Int4Weight
+from engine.kernels.weights import Fp8Weight, Int4Weight
 
 log = logging.getLogger(__name__)
 GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
@@ -76,13 +76,15 @@ class CpuKernels:
         return made
 
     @property
-    def multiplies_int4(self) -> bool:
-        """Whether this CPU can multiply with weights of 4 bits faster than torch does."""
+    def multiplies_few_bits(self) -> bool:
+        """Whether this CPU can multiply with weights of few bits faster than torch does."""
         return self.library.multiplies_bfloat16_pairs
 
-    def int4(self, weight: Int4Weight, bias: Tensor | None, dtype: torch.dtype) -> Int4Linear:
-        """A product with a weight of 4 bits, for rows of `dtype`."""
-        made = Int4Linear(self.library, weight, bias, dtype)
+    def few_bits(
+        self, weight: Int4Weight | Fp8Weight, bias: Tensor | None, dtype: torch.dtype
+    ) -> FewBitsLinear:
+        """A product with a weight of 4 or 8 bits, for rows of `dtype`."""
+        made = FewBitsLinear(self.library, weight, bias, dtype)
         self._weights.append((made.packed.data_ptr(), made.packed.nbytes))
         return made
 

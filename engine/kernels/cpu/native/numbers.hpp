@@ -113,6 +113,13 @@ inline Halves round_to_bfloat16(Floats value) {
 #endif
 }
 
+// Of a number that bfloat16 has.
+inline uint16_t bfloat16_bits(float one) {
+    uint32_t bits;
+    std::memcpy(&bits, &one, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
 // Words of two bfloat16 each, the first below the second.
 inline Words pair_up(Floats first, Floats second) {
 #ifdef PD_PAIRS

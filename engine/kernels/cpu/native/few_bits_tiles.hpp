@@ -1,7 +1,7 @@
-// Products of many rows with weights of 4 bits by the processor's tile registers (AMX).
+// Products of many rows with weights of few bits by the processor's tile registers (AMX).
 #pragma once
 
-#include "int4.hpp"
+#include "few_bits.hpp"
 
 #ifdef PD_TILES
 
@@ -10,7 +10,7 @@
 
 namespace pd {
 
-constexpr long TILE_ROWS = 16, TILE_BYTES = 64, TILE_PLACES = 2 * TILE_ROWS;
+constexpr long TILE_ROWS = 16, TILE_BYTES = 64, TILE_PLACES = FewBitsRows::PLACES;
 
 // Whether Linux lets this process use tile registers, which it has to be asked.
 inline bool may_use_tiles() {
@@ -44,15 +44,15 @@ class Tiles {
 
 // A group of a block's inputs in bfloat16, as tiles.
 struct alignas(TILE_BYTES) UnpackedGroup {
-    Words words[Int4Weight::MOST_GROUP / TILE_PLACES][Int4Weight::VECTORS][TILE_ROWS];
+    Words words[FewBitsWeight::MOST_GROUP / TILE_PLACES][VECTORS][TILE_ROWS];
 
     // Unpacks the tiles of one part, and returns where the next one begins.
-    const uint16_t* fill(long part, const uint16_t* packed, const Int4Table& table) {
-        for (long step = 0; step < TILE_ROWS; ++step, packed += Int4Weight::STEP_WORDS) {
-            const Shorts some = load<Shorts>(packed);
-            __builtin_prefetch(packed + Int4Weight::AHEAD);
-            for (int v = 0; v < Int4Weight::VECTORS; ++v)
-                words[part][v][step] = table.look_up(some >> 4 * v);
+    template <class Code>
+    const uint16_t* fill(long part, const uint16_t* packed, const Code& code) {
+        for (long step = 0; step < TILE_ROWS; ++step, packed += Code::STEP_WORDS) {
+            Words made[VECTORS];
+            code.unpack(packed, made);
+            for (int v = 0; v < VECTORS; ++v) words[part][v][step] = made[v];
         }
         return packed;
     }
@@ -60,25 +60,25 @@ struct alignas(TILE_BYTES) UnpackedGroup {
 
 // What a group of a block is multiplied with: `packed` is unpacked on the way, if it is not null,
 // so that memory is read while tiles are multiplied.
+template <class Code>
 struct TileProduct {
-    const Int4Weight& weight;
-    const Int4Rows& rows;
-    const Int4Table& table;
+    const FewBitsWeight& weight;
+    const FewBitsRows& rows;
+    const Code& code;
     UnpackedGroup& right;
     long group;
 
     // The sums of as many rows as a tile has, from `row` on.
     void multiply(long row, const uint16_t* packed,
-                  float (&sums)[Int4Weight::VECTORS][TILE_ROWS][LANES]) const {
-        const uint16_t* left = rows.items.data() + row * weight.depth + group * weight.group;
-        const long stride = weight.depth * sizeof *left;
+                  float (&sums)[VECTORS][TILE_ROWS][LANES]) const {
+        const uint16_t* left = rows.items.data() + rows.at(row, group * weight.group);
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
-        for (long part = 0; part < weight.group / TILE_PLACES; ++part, left += TILE_PLACES) {
-            if (packed) packed = right.fill(part, packed, table);
-            _tile_loadd(4, left, stride);
+        for (long part = 0; part < weight.group / TILE_PLACES; ++part) {
+            if (packed) packed = right.fill(part, packed, code);
+            _tile_loadd(4, left + part * rows.each * TILE_PLACES, TILE_BYTES);
             _tile_loadd(5, right.words[part][0], TILE_BYTES);
             _tile_dpbf16ps(0, 4, 5);
             _tile_loadd(5, right.words[part][1], TILE_BYTES);
@@ -95,22 +95,23 @@ struct TileProduct {
     }
 };
 
-// A block of outputs of all rows, which are a multiple of `each`: the rows of a tile.
-inline void multiply_by_tiles(const Int4Weight& weight, const Int4Rows& rows, long all,
-                              long each, long block, const Int4Table& table, float* sums) {
+// A block of outputs of all rows, which are whole tiles.
+template <class Code>
+void multiply_by_tiles(const FewBitsWeight& weight, const FewBitsRows& rows, long all,
+                              long block, const Code& code, float* sums) {
     static thread_local UnpackedGroup unpacked;
-    alignas(TILE_BYTES) float made[Int4Weight::VECTORS][TILE_ROWS][LANES];
+    alignas(TILE_BYTES) float made[VECTORS][TILE_ROWS][LANES];
     for (long group = 0; group < weight.groups(); ++group) {
-        const Int4Scales scales(weight, block, group);
-        const TileProduct product{weight, rows, table, unpacked, group};
-        for (long first = 0; first < all; first += each) {
-            product.multiply(first, first ? nullptr : weight.words(block, group * weight.group),
-                             made);
-            for (long r = 0; r < each; ++r) {
+        const FewBitsScales scales(weight, block, group);
+        const uint16_t* packed = weight.words<Code>(block, group * weight.group);
+        const TileProduct<Code> product{weight, rows, code, unpacked, group};
+        for (long first = 0; first < all; first += rows.each) {
+            product.multiply(first, first ? nullptr : packed, made);
+            for (long r = 0; r < rows.each; ++r) {
                 const float total = rows.totals[(first + r) * weight.groups() + group];
-                for (int v = 0; v < Int4Weight::VECTORS; ++v)
+                for (int v = 0; v < VECTORS; ++v)
                     scales.add(v, load<Floats>(made[v][r]), total,
-                               sums + (first + r) * Int4Weight::BLOCK);
+                               sums + (first + r) * FewBitsWeight::BLOCK);
             }
         }
     }
