@@ -3,7 +3,7 @@
 At most one item is open: another kind of text, or another call, closes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
@@ -25,12 +25,13 @@ from engine.request import FinishReason
 class ResponseBuilder:
     """Builds the output of one response. `items` are the completed ones. A `call_stream`, if
     any, parses tool calls out of the text; `namespaced` maps flat names to functions in a
-    namespace.
+    namespace. Tokens that are not `visible` have no text.
 
     Ids of items are random, as a client may send the same request id again.
     """
 
     logprob_formatter: LogprobFormatter
+    visible: Callable[[int], bool]
     call_stream: ToolCallStream | None = None
     namespaced: Mapping[str, NamespacedName] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
@@ -60,7 +61,7 @@ class ResponseBuilder:
 
     def add_piece(self, piece: TextPiece) -> bytes:
         """The events of a piece of the answer."""
-        scored = piece.scored_tokens
+        scored = [one for one in piece.scored_tokens if self.visible(one.token)]
         if scored and (logprobs := self.logprob_formatter.chat(scored)):
             self._pending_tokens.tokens += logprobs.content
         frames = [self._append(ItemKind.REASONING, piece.reasoning)] if piece.reasoning else []

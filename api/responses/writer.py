@@ -52,8 +52,9 @@ class ResponseWriter:
             asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids)
         )
         call_stream = asked.calling.new_stream() if asked.calling else None
+        visible = self.answer.choices[0].detokenizer.visible
         self.builder = ResponseBuilder(
-            telling, call_stream, namespaced_names(self.body.tools or ())
+            telling, visible, call_stream, namespaced_names(self.body.tools or ())
         )
         self._response = new_response(self.answer, self.body, int(self.clock()))
 

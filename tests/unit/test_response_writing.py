@@ -185,6 +185,22 @@ async def test_tokens_of_reasoning_are_not_those_of_equal_text() -> None:
     assert first["logprob"] == -float(len(places) - 1)
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_tokens_without_text_are_not_told_however_they_come(together: bool) -> None:
+    """With `ignore_eos` an end token may stand in the middle of what comes at once."""
+    tokens = (CAT[0], EOS, CAT[1])
+    scored = tuple((Logprob(one, -1.0, 1),) for one in tokens)
+    alone = [TokenEvent((one,), logprobs=((Logprob(one, -1.0, 1),),)) for one in tokens]
+    events = [TokenEvent(tokens, logprobs=scored)] if together else alone
+    events.append(TokenEvent((EOS,), FinishReason.STOP, logprobs=scored[1:2]))
+    include = ("message.output_text.logprobs",)
+    ours = await writer(FakeDoor(lambda request, leg: events), include=include)
+    sent = b"".join([one async for one in event_stream(ours)]).decode()
+    [message] = response_of(events_of(sent))["output"]
+    spelt = [bytes(one["bytes"]).decode() for one in message["content"][0]["logprobs"]]
+    assert spelt == [CODEC.decode([CAT[0]]), CODEC.decode([CAT[1]])]
+
+
 async def test_tokens_are_written_down_once() -> None:
     """What ends an answer says all of them four times over, while other streams wait."""
     event = TokenEvent((CAT[0],), logprobs=((Logprob(CAT[0], -1.0, 1),),))
@@ -244,7 +260,7 @@ async def test_a_response_waits_at_the_gate() -> None:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
 def test_a_delta_is_its_event(texts: list[str]) -> None:
     """Written quickly or not: numbers and texts are all that differs."""
-    builder = ResponseBuilder(LogprobFormatter(CODEC.vocabulary))
+    builder = ResponseBuilder(LogprobFormatter(CODEC.vocabulary), lambda token: True)
     for kind in (ItemKind.REASONING, ItemKind.MESSAGE):
         for number, text in enumerate(texts, 1):
             reasoning = text if kind is ItemKind.REASONING else ""
