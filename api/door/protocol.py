@@ -160,7 +160,7 @@ class LimitedProtocol(HttpToolsProtocol):
         sized = len(name) == len(LENGTH) and name.lower() == LENGTH
         if sized and int(value) > limits.body_bytes:
             self._large = True
-        super().on_header(name, value)
+        super().on_header(name, value.rstrip(b" \t"))  # as HTTP says; the parser keeps it
 
     def on_headers_complete(self) -> None:
         """The head is complete: the request starts."""
