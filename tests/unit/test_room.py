@@ -2,6 +2,8 @@
 
 from weakref import ref
 
+from msgspec.structs import replace
+
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Scheduler
@@ -80,6 +82,30 @@ def test_what_nobody_can_find_again_is_handed_out_first() -> None:
     again = sequence("known", 5)
     kv.match(again, 4)
     assert again.computed == 4
+
+
+def test_of_what_nobody_uses_the_ends_of_prompts_leave_the_cache_first() -> None:
+    """Whoever begins alike finds as much as can be."""
+    kv, long, new = KvManager(5, 4), sequence("long", 16), sequence("new", 12)
+    assert kv.grow(long, 16)
+    long.computed = 16
+    kv.publish(long)
+    kv.free(long)
+    assert kv.grow(new, 12)  # the blank one, and two that are cached
+    assert kv.known(long.keys) == 2
+
+
+def test_who_was_asked_for_lately_stays_in_the_cache() -> None:
+    engine = FakeEngine(blocks=5, watermark=0)
+    one, other, third = (
+        Request(RequestId(name), tuple(name.encode()), Sampling(1))
+        for name in ("asked for", "not again", "the third")
+    )
+    for number, request in enumerate((one, other, one, third)):
+        engine.generate(replace(request, request_id=RequestId(str(number))))
+        engine.turn()
+    known = [engine.known(engine.keys(request)) for request in (one, other, third)]
+    assert known == [2, 0, 2]
 
 
 def test_what_a_launched_step_may_use_is_handed_out_last() -> None:
