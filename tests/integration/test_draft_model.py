@@ -208,6 +208,22 @@ def test_a_draft_ends_where_its_model_ends(llama: Path, stranger: Path) -> None:
     assert none.load.draft_tokens == 0
 
 
+def test_tokens_that_a_draft_model_does_not_have_are_not_drafted(
+    llama: Path, tmp_path: Path
+) -> None:
+    small = make_checkpoint(tmp_path / "small", num_hidden_layers=1, vocab_size=300)
+    engine = load(llama, **drafted_by(small))
+    for request in requests(PROMPTS, replace(GREEDY, temperature=9.0)):
+        engine.generate(request)
+    drafted = list[int]()
+    while engine.load.waiting or engine.load.running:
+        engine.schedule()
+        drafted += [token for one in engine.scheduler.batch for token in one.drafts]
+        engine.step()
+    assert drafted
+    assert max(drafted) < 300
+
+
 def test_with_adapters_the_base_drafts(llama: Path, tmp_path: Path) -> None:
     module = named(make_adapter(llama, tmp_path / "one"))
     (name,) = (one.partition("=")[0] for one in module)
