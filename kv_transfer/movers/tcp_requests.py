@@ -27,6 +27,12 @@ class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
     runs: tuple[tuple[int, int], ...]
     slots: SlotLayout | None = None
 
+    @property
+    def num_pieces(self) -> int:
+        """How many pieces of blocks it names; 0: it names whole blocks, or none."""
+        parts = () if self.slots is None else self.slots.parts
+        return len(parts) * sum(count for _, count in self.runs)
+
 
 def split_runs(runs: BlockRuns) -> Iterator[BlockRuns]:
     """A read's runs, split into as many as one request may name."""

@@ -19,10 +19,16 @@ from kv_transfer.accepting import OutOfResources, accept
 from kv_transfer.movers.mover import Interest
 from kv_transfer.movers.spans import SlotLayout, SlotRuns, stretches
 from kv_transfer.movers.streams import send_views
-from kv_transfer.movers.tcp_requests import LONGEST_REQUEST, SECRET_BYTES, requests
+from kv_transfer.movers.tcp_requests import (
+    LONGEST_REQUEST,
+    SECRET_BYTES,
+    ReadRequest,
+    requests,
+)
 from kv_transfer.regions import Region
 
 MOST_STRANGERS = 1024  # beyond that, a new one replaces the oldest
+MOST_PIECES_ASKED = 1 << 20  # by one request: 96 layers of 96 heads, 56 slots of each
 BOTH = select.POLLIN | select.POLLOUT
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
@@ -139,8 +145,14 @@ class RegionServer:
             self._let_in(guest)
         alive = _receive(guest.connection, guest.received, LONGEST_REQUEST)
         for request in requests(guest.received):
-            guest.answers.extend(self.views(request.runs, request.slots))
+            guest.answers.extend(self._answer(request))
         return alive
+
+    def _answer(self, request: ReadRequest) -> Iterator[memoryview]:
+        """Raises IndexError for what is not here, or is too much to list in this thread."""
+        if request.num_pieces > MOST_PIECES_ASKED:
+            raise IndexError(f"a request of {request.num_pieces} pieces")
+        return self.views(request.runs, request.slots)
 
     def _let_in(self, guest: _SinkConnection) -> None:
         """Compare the secret; raises ConnectionError if it is wrong."""

@@ -13,9 +13,11 @@ from kv_transfer.movers import tcp_serving
 from kv_transfer.movers.spans import SlotLayout, SlotRuns
 from kv_transfer.movers.tcp_requests import SECRET_BYTES, framed
 from kv_transfer.movers.tcp_serving import RegionServer
+from kv_transfer.regions import BlockRun
 from tests.fakes.sharded import Memory, layout
 
 HERE, SOON_S = "127.0.0.1", 5.0
+PAGE = 1 << 15
 SLOTS = SlotLayout(4, 16, True, ((0, 0, 48),))  # the last one ends with its block of 96 bytes
 
 
@@ -162,3 +164,29 @@ def test_the_last_bytes_of_our_memory_are_served() -> None:
         assert (len(block), len(slot)) == (96, 48)
         assert bytes(block[-8:]) == bytes(slot[-8:]) == bytes(range(8))
         del block, slot
+
+
+def test_a_short_request_does_not_ask_for_a_list_of_all_our_bytes() -> None:
+    """It would occupy the thread that keeps leases alive, and much memory."""
+    every_byte = SlotLayout(PAGE, 1, True, ((0, 0, 1),))
+    assert not is_answered(64 * PAGE, every_byte)
+
+
+@pytest.mark.parametrize(("count", "answered"), [(4, True), (5, False)])
+def test_a_request_is_of_no_more_pieces_than_are_listed_at_once(
+    monkeypatch: pytest.MonkeyPatch, count: int, *, answered: bool
+) -> None:
+    monkeypatch.setattr(tcp_serving, "MOST_PIECES_ASKED", 8)
+    two = SlotLayout(1, 1, True, ((0, 0, 1), (0, 8, 1)))
+    assert is_answered(count, two) is answered
+
+
+def is_answered(count: int, slots: SlotLayout) -> bool:
+    """Who asks for so many slots, and knows the secret."""
+    memory = Memory(layout(PAGE, heads=1, layers=1, parts=1, row_bytes=1), 64)
+    request = framed(BlockRuns.of([BlockRun(0, 0, count)]), slots)
+    with (
+        closing(RegionServer.start(HERE, memory.regions)) as serving,
+        closing(coming(serving, serving.secret + request)) as one,
+    ):
+        return stays(serving, one)
