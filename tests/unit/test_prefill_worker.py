@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from api.generator import Event, FailedEvent, Leg, PooledEvent, TicketEvent, TokenEvent
+from api.generator import (
+    Event,
+    FailedEvent,
+    Leg,
+    PooledEvent,
+    StageEvent,
+    TicketEvent,
+    TokenEvent,
+)
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.local.connector import LocalSink, LocalSource
 from tests.fakes.engine import FakeEngine
@@ -34,7 +42,7 @@ class Prefill:
         self.source = Noted("p", ("p", 1), regions, "fake", lambda: self.now)
         self.source.extended = []
         sink = LocalSink({}, regions, "fake", float)
-        self.loop = node_loop(self.engine, self.source, sink, float)
+        self.loop = node_loop(self.engine, self.source, sink, lambda: self.now)
         self.said: list[tuple[RequestId, Event | PooledEvent]] = []
 
     def submit(self, name: str, length: int = LENGTH) -> None:
@@ -105,3 +113,14 @@ def test_a_prompt_may_be_taken_back_twice_before_its_turn() -> None:
     prefill.turn()
     assert prefill.engine.load.free_blocks == BLOCKS
     assert not prefill.loop.prefill._prompts
+
+
+def test_what_a_prompt_waited_is_no_part_of_what_its_prefill_took() -> None:
+    prefill = Prefill()
+    prefill.submit("a")
+    prefill.now = 2.0
+    prefill.turn()
+    prefill.now = 5.0
+    prefill.turn(3)
+    stages = [event for _, event in prefill.said if isinstance(event, StageEvent)]
+    assert stages == [StageEvent("queue", 2.0, at_s=2.0), StageEvent("prefill", 3.0, at_s=5.0)]
