@@ -169,7 +169,7 @@ class Rig:
 def rig() -> Rig:
     agent, ours = Agent(), Memory(SMALL, BLOCKS)
     landings = StagingPool(agent, "cpu", slot_bytes=LARGE.block_bytes[0])  # type: ignore[arg-type]
-    mover = NixlMover(agent, ours.regions, None, landings=landings)  # type: ignore[arg-type]
+    mover = NixlMover(agent, ours.regions, None, landings=landings, clock=float)  # type: ignore[arg-type]
     theirs = RemoteRegion(1 << 41, LARGE.block_bytes[0], BLOCKS, "cpu")
     mover.connect(AT, Welcome("engine", "same", LARGE, (theirs,), (b"peer",), "here"))
     return Rig(agent, mover, ours, landings)

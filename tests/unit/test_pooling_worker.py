@@ -34,10 +34,10 @@ def until_idle(loop: NodeLoop) -> list[tuple[RequestId, Event | PooledEvent]]:
 
 def test_a_prompt_is_admitted_run_in_chunks_pooled_and_gone() -> None:
     loop = a_loop(chunk=16)
-    assert loop.pool(LONG, since=0.0) == []
+    assert loop.pool(LONG, since=-2.0) == []
     said = [event for rid, event in until_idle(loop) if rid == RID]
     pooled = PooledEvent(array("f", [len(PROMPT), sum(PROMPT)]).tobytes(), 2)
-    stages = [StageEvent("queue", 0.0), StageEvent("pool", 0.0)]
+    stages = [StageEvent("queue", 2.0), StageEvent("pool", 0.0)]
     assert said == [PromptEvent(0), stages[0], stages[1], pooled]
     assert used_blocks(loop) == 0
 
