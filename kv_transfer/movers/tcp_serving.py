@@ -29,6 +29,7 @@ from kv_transfer.regions import Region
 
 MOST_STRANGERS = 1024  # beyond that, a new one replaces the oldest
 MOST_PIECES_ASKED = 1 << 20  # by one request: 96 layers of 96 heads, 56 slots of each
+MOST_ANSWERS = 1 << 16  # a guest that has more to read is not heard
 BOTH = select.POLLIN | select.POLLOUT
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
@@ -41,6 +42,18 @@ class _SinkConnection:
     known: bool = False
     received: bytearray = field(default_factory=bytearray)
     answers: deque[memoryview] = field(default_factory=deque)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has so much to read that nothing more is heard of it until it does."""
+        return len(self.answers) > MOST_ANSWERS
+
+    @property
+    def interest(self) -> Interest:
+        """For writing only while there is something to write."""
+        if self.is_behind:
+            return select.POLLOUT
+        return BOTH if self.answers else select.POLLIN
 
 
 @dataclass(slots=True)
@@ -75,12 +88,12 @@ class RegionServer:
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """All sockets; for writing only while there is something to write."""
+        """All sockets."""
         found = dict[int, Interest]()
         if not self._full:  # otherwise each poll tries to accept
             found[self.listener.fileno()] = select.POLLIN
         for guest in self._guests.values():
-            found[guest.connection.fileno()] = BOTH if guest.answers else select.POLLIN
+            found[guest.connection.fileno()] = guest.interest
         return found
 
     def poll(self) -> None:
@@ -143,6 +156,8 @@ class RegionServer:
             if len(guest.received) < SECRET_BYTES:
                 return alive
             self._let_in(guest)
+        if guest.is_behind:
+            return True
         alive = _receive(guest.connection, guest.received, LONGEST_REQUEST)
         for request in requests(guest.received):
             guest.answers.extend(self._answer(request))

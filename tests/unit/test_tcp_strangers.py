@@ -190,3 +190,30 @@ def is_answered(count: int, slots: SlotLayout) -> bool:
         closing(coming(serving, serving.secret + request)) as one,
     ):
         return stays(serving, one)
+
+
+def test_who_reads_no_answer_is_not_heard_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be sent would take more and more memory; it is heard as soon as it reads."""
+    monkeypatch.setattr(tcp_serving, "MOST_ANSWERS", 4)
+    memory = Memory(layout(PAGE, heads=1, layers=1, parts=1, row_bytes=1), 64)
+    request = framed(BlockRuns.of([BlockRun(0, 0, 64)] * 20), None)
+    with (
+        closing(RegionServer.start(HERE, memory.regions)) as serving,
+        closing(coming(serving, serving.secret + request)) as one,
+    ):
+        (guest,) = serving._guests.values()
+        assert len(guest.answers) > 4
+        one.sendall(request)
+        assert select.select([guest.connection], [], [], SOON_S)[0]
+        before = len(guest.answers)
+        serving.poll()
+        assert len(guest.answers) <= before
+        number = guest.connection.fileno()
+        assert serving.interests[number] == select.POLLOUT
+        left = 2 * 20 * 64 * PAGE
+        while left:
+            serving.poll()
+            left -= len(one.recv(left))
+        serving.poll()
+        assert serving.interests[number] == select.POLLIN
+        guest.answers.clear()
