@@ -250,3 +250,15 @@ def test_killed_while_it_writes_it_leaves_whole_blocks_or_none(tmp_path: Path) -
                 found += 1
         slab.close()
     assert found >= 6 * 6
+
+
+@pytest.mark.parametrize(("pages", "places"), [(0, [0]), (2, [0, 1]), (3, [0, 1])])
+def test_places_that_were_cut_off_are_not_known(
+    tmp_path: Path, pages: int, places: list[int]
+) -> None:
+    """Except the last one, of which a part may be there."""
+    folder = filled(tmp_path)
+    os.truncate(folder / "blocks", pages * PAGE)
+    slab = opened(tmp_path)
+    assert [place for _, place in slab.known()] == places
+    slab.close()

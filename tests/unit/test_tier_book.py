@@ -59,3 +59,12 @@ def test_what_a_prompt_touches_stays_longest_and_its_beginning_longer_than_its_e
 def test_a_disk_that_there_never_was_is_not_told_of() -> None:
     assert [tier.tier for tier in TierBook(HostBook(SLOTS), 1).load] == ["cpu"]
     assert [tier.tier for tier in full_disk().load] == ["cpu", "disk"]
+
+
+def test_a_place_on_disk_that_is_free_is_taken_before_a_key_loses_its_own() -> None:
+    book = DiskBook(4, [(ONE, 0), (TWO, 2)])  # place 1 was free in an earlier run
+    assert [book.begin(key) for key in (THREE, FOUR)] == [1, 3]
+    book.forget(ONE)
+    assert book.begin(FIVE) == 0
+    assert book.find(TWO) == 2
+    book.check()
