@@ -87,3 +87,27 @@ def test_parting_is_from_every_rank() -> None:
     ranks.connect(AT, welcome(2, 2))
     ranks.disconnect(AT)
     assert [mover.parted for mover in movers] == [[AT, ("source rank 1", 1)]] * 2
+
+
+def test_the_only_rank_reads_under_the_number_that_it_is_told() -> None:
+    mover = Reader()
+    ranks = RanksMover((mover,))
+    ranks.connect(AT, welcome(1, 1))
+    order = ReadOrder(5, AT, pair_runs([1], [2]))
+    ranks.read(order)
+    assert mover.orders == [order]
+    mover.ends = [(5, None)]
+    assert ranks.poll() == [(5, None)]
+
+
+class Closing(Reader):
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_at_the_end_every_rank_lets_go() -> None:
+    movers = Closing(), Closing()
+    RanksMover(movers).close()
+    assert [mover.closed for mover in movers] == [True, True]
