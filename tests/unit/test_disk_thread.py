@@ -147,6 +147,7 @@ def test_another_error_ends_the_tier_with_one_line(
     assert len(caplog.records) == 1
     disk.submit([job(DiskOperation.READ, 0, 1)], DONE)
     assert [ok for _, ok in results(disk, 1)] == [False]
+    assert not disk.finished()  # each is told once
     disk.close()
 
 
