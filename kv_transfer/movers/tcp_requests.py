@@ -56,5 +56,6 @@ def requests(received: bytearray) -> Iterator[ReadRequest]:
         end = LENGTH_BYTES + length
         if len(received) < end:
             return
-        yield msgspec.msgpack.decode(received[LENGTH_BYTES:end], type=ReadRequest)
+        request = msgspec.msgpack.decode(received[LENGTH_BYTES:end], type=ReadRequest)
         del received[:end]
+        yield request

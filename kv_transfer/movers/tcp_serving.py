@@ -36,12 +36,16 @@ SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeE
 
 @dataclass(slots=True)
 class _SinkConnection:
-    """A sink's connection; a stranger's until it is `known`."""
+    """A sink's connection; a stranger's until it is `known`.
+
+    `unanswered`: `received` may have requests that wait until the guest has read more.
+    """
 
     connection: socket.socket
     known: bool = False
     received: bytearray = field(default_factory=bytearray)
     answers: deque[memoryview] = field(default_factory=deque)
+    unanswered: bool = False
 
     @property
     def is_behind(self) -> bool:
@@ -50,8 +54,8 @@ class _SinkConnection:
 
     @property
     def interest(self) -> Interest:
-        """For writing only while there is something to write."""
-        if self.is_behind:
+        """For writing only while there is something to write, or to answer."""
+        if self.is_behind or self.unanswered:
             return select.POLLOUT
         return BOTH if self.answers else select.POLLIN
 
@@ -158,9 +162,13 @@ class RegionServer:
             self._let_in(guest)
         if guest.is_behind:
             return True
-        alive = _receive(guest.connection, guest.received, LONGEST_REQUEST)
+        alive = guest.unanswered or _receive(guest.connection, guest.received, LONGEST_REQUEST)
+        guest.unanswered = False
         for request in requests(guest.received):
             guest.answers.extend(self._answer(request))
+            if guest.is_behind:
+                guest.unanswered = True
+                break
         return alive
 
     def _answer(self, request: ReadRequest) -> Iterator[memoryview]:

@@ -14,6 +14,7 @@ from engine.kernels.cpu.few_bits import FewBitsLinear
 from engine.kernels.cpu.library import Library
 from engine.kernels.cpu.native import CpuKernels
 from engine.models.decoder import Decoder
+from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import hand_over, load, prompt, prompt_logits, requests, run
 from tests.fakes.packed import CONFIGS, pack_in_act_order
@@ -27,15 +28,19 @@ FOUR = [one for one in CONFIGS if one not in EIGHT]
 TOKENS = prompt(40)
 
 
+def assert_say_the_same(ours: TorchEngine, theirs: TorchEngine) -> None:
+    answer, exact = (prompt_logits(one, TOKENS, 40) for one in (ours, theirs))
+    torch.testing.assert_close(answer, exact, rtol=1e-3, atol=1e-4)
+    asked = requests([prompt(length) for length in (3, 18, 41)])
+    assert run(ours, asked) == run(theirs, asked)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("layout", FOUR)
 def test_four_bits_say_what_plain_torch_says(layout: str, family: str, tmp_path: Path) -> None:
     packed, _ = made(tmp_path, family, layout)
     ours, theirs = load(packed), narrow(packed)
-    answer, exact = (prompt_logits(one, TOKENS, 40) for one in (ours, theirs))
-    torch.testing.assert_close(answer, exact, rtol=1e-3, atol=1e-4)
-    asked = requests([prompt(length) for length in (3, 18, 41)])
-    assert run(ours, asked) == run(theirs, asked)
+    assert_say_the_same(ours, theirs)
     assert ours.info.fingerprint == theirs.info.fingerprint
 
 
@@ -47,10 +52,7 @@ def test_eight_bits_say_what_their_numbers_say(
     """Rows are not quantized, as they are on a GPU."""
     packed, plain = made(tmp_path, family, layout)
     ours, theirs = load(packed), load(plain)
-    answer, exact = (prompt_logits(one, TOKENS, 40) for one in (ours, theirs))
-    torch.testing.assert_close(answer, exact, rtol=1e-3, atol=1e-4)
-    asked = requests([prompt(length) for length in (3, 18, 41)])
-    assert run(ours, asked) == run(theirs, asked)
+    assert_say_the_same(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -217,3 +217,32 @@ def test_who_reads_no_answer_is_not_heard_further(monkeypatch: pytest.MonkeyPatc
         serving.poll()
         assert serving.interests[number] == select.POLLIN
         guest.answers.clear()
+
+
+@pytest.mark.parametrize("blocks", [1, 64])
+def test_requests_that_came_together_are_answered_one_after_another(
+    monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    """Whether a socket has room for a whole answer or not."""
+    monkeypatch.setattr(tcp_serving, "MOST_ANSWERS", 4)
+    memory, runs = Memory(layout(PAGE, heads=1, layers=1, parts=1, row_bytes=1), 64), 6
+    request = framed(BlockRuns.of([BlockRun(0, 0, blocks)] * runs), None)
+    with (
+        closing(RegionServer.start(HERE, memory.regions)) as serving,
+        closing(coming(serving, serving.secret + 3 * request)) as one,
+    ):
+        (guest,) = serving._guests.values()
+        left = 3 * runs * blocks * PAGE
+        while left:
+            assert len(guest.answers) <= 4 + runs
+            if is_woken(serving):
+                serving.poll()
+            left -= len(one.recv(left))
+        guest.answers.clear()
+
+
+def is_woken(serving: RegionServer) -> bool:
+    waiting = select.poll()
+    for number, interest in serving.interests.items():
+        waiting.register(number, interest)
+    return bool(waiting.poll(0))
