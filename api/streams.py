@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 AHEAD = 64  # items read before they are asked for
+STARTING = 8  # streams that start in one turn of the event loop
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 
@@ -16,7 +17,9 @@ Item = TypeVar("Item")
 class Streams(Generic[Key, Item]):
     """Reads several streams at once and owns them: leaving the context closes them all.
 
-    Each stream has one reader task. The queue is bounded: a slow consumer makes them wait.
+    Each stream has one reader task. The queue is bounded: a slow consumer makes them wait. A
+    request may have thousands of streams, each of which does much before it first waits, so
+    they start a few at a time: other requests go on meanwhile.
     """
 
     _items: "asyncio.Queue[tuple[Key, Item | Exception | None]]" = field(
@@ -24,6 +27,7 @@ class Streams(Generic[Key, Item]):
     )
     _readers: dict[Key, "asyncio.Task[None]"] = field(default_factory=dict)
     _open: int = 0
+    _starting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTING))
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,6 +65,8 @@ class Streams(Generic[Key, Item]):
     async def _read(self, key: Key, stream: AsyncGenerator[Item]) -> None:
         try:
             async with aclosing(stream):
+                async with self._starting:
+                    await asyncio.sleep(0)
                 async for item in stream:
                     await self._items.put((key, item))
         except Exception as error:  # noqa: BLE001  raised again by `next`

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from itertools import pairwise
 
 import pytest
 
-from api.streams import AHEAD, Streams
+from api.streams import AHEAD, STARTING, Streams
 
 
 class Source:
@@ -43,6 +44,30 @@ async def test_a_slow_reader_makes_the_streams_wait() -> None:
         for _ in range(20 * AHEAD):
             await asyncio.sleep(0)
         assert source.read <= AHEAD + 1
+
+
+async def test_of_many_streams_a_few_start_at_a_time() -> None:
+    sources, started = [Source(1) for _ in range(20 * STARTING)], [0]
+    async with Streams[int, int]() as streams:
+        for key, source in enumerate(sources):
+            streams.open(key, source.stream())
+        while started[-1] < AHEAD:
+            await asyncio.sleep(0)
+            started.append(sum(one.read for one in sources))
+        while await streams.next():
+            pass
+    assert max(after - before for before, after in pairwise(started)) == STARTING
+    assert all(one.closed for one in sources)
+
+
+async def test_streams_that_have_not_started_are_left_as_they_are() -> None:
+    sources = [Source(1) for _ in range(3 * STARTING)]
+    async with Streams[int, int]() as streams:
+        for key, source in enumerate(sources):
+            streams.open(key, source.stream())
+        await streams.next()
+    assert [one.closed for one in sources] == [bool(one.read) for one in sources]
+    assert not sources[-1].read
 
 
 async def test_leaving_closes_streams_that_are_full_quiet_or_done() -> None:
