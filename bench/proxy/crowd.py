@@ -5,7 +5,7 @@ import asyncio
 import signal
 import statistics
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from itertools import count as numbers
 from random import Random
 from typing import get_args
@@ -14,19 +14,17 @@ import aiohttp
 import zmq
 from msgspec.structs import replace
 
-from api.generator import Event, Leg
 from bench.proxy.cluster import NAME, proxy_command, running
 from bench.proxy.load import cpu_clock
 from discovery.lifeline import end_with, report_to_starter
-from discovery.node import Node
 from discovery.registration import BEAT_S, Layout, Load, Registration, Role, pack, to_map
 from discovery.registry import Registry
 from engine.request import Request, RequestId
+from proxy.attempt.node_choice import NodeChoice
 from proxy.attempt.progress import Progress
 from proxy.config import LocalPrefill, Policy
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
-from proxy.pipeline import Pipeline
 from proxy.routing.building import build_planner
 from proxy.routing.layouts import layout_difference
 from proxy.routing.plan import RoutingQuery
@@ -86,25 +84,18 @@ def _median_plan(
     planner, health = build_planner(policy, policy, local, Random(0)), Health(registry)
     for node in registry.nodes(Role.DECODE, now=now)[:in_trouble]:
         health.record_failure(NodeFailed(node.node_id, "is gone"), begun=now, now=now)
-    pipeline = Pipeline(registry, planner, _Nobody(), health, clock=lambda: now)
     times = list[float]()
     for number in range(PLANS):
         request = Request(RequestId(f"request-{number}"), PROMPT)
         progress = Progress(request, ChoiceTimeline(request))
+        choice = NodeChoice(registry, planner, health, progress)
         ask = RoutingQuery.of(request, now)
         since = time.perf_counter()
-        plan = pipeline._choose_nodes(progress, ask)
+        plan = choice.plan(ask)
         times.append(time.perf_counter() - since)
         assert plan
         planner.start(plan, ask).claim().release(now)
     return statistics.median(times)
-
-
-class _Nobody:
-    """Plans call no node."""
-
-    def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
-        raise NotImplementedError
 
 
 async def heartbeats(count: int) -> float:

@@ -10,9 +10,9 @@ from api.generator import Event, Leg, StageEvent
 from discovery.node import Node
 from discovery.registration import Role
 from engine.request import Request, RequestId, Sampling
+from proxy.attempt.node_choice import FEW_NODES
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.health.breaker import BreakerState
-from proxy.pipeline import FEW_NODES
 from proxy.routing.plan import Plan
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine
