@@ -1,6 +1,16 @@
 """What enters and leaves the prefix cache, for others who keep track of it. Torch-free."""
 
+from enum import Enum
+
 import msgspec
+
+
+class Medium(Enum):
+    """Where a block is: in KV memory, or in one of the tiers below it."""
+
+    KV_MEMORY = "kv"
+    HOST_MEMORY = "cpu"
+    DISK = "disk"
 
 
 class BlocksStored(msgspec.Struct, frozen=True, tag="stored"):
@@ -16,12 +26,14 @@ class BlocksStored(msgspec.Struct, frozen=True, tag="stored"):
     tokens: tuple[int, ...]
     adapter: str | None = None
     salt: str = ""
+    medium: Medium = Medium.KV_MEMORY
 
 
 class BlocksRemoved(msgspec.Struct, frozen=True, tag="removed"):
-    """Blocks were evicted from the prefix cache."""
+    """Blocks were evicted from the prefix cache, or from a tier below it."""
 
     keys: tuple[bytes, ...]
+    medium: Medium = Medium.KV_MEMORY
 
 
 CacheEvent = BlocksStored | BlocksRemoved

@@ -77,8 +77,12 @@ class TorchEngine:
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler, stepper)
 
     def log_cache_events(self) -> None:
-        """Report what happens to the prefix cache; to be called before the first request."""
-        self.scheduler.sequences.kv.log = CacheLog(self.info.block_size)
+        """Report what happens to the prefix cache and the tiers that are attached; to be called
+        before the first request.
+        """
+        self.scheduler.sequences.kv.log = log = CacheLog(self.info.block_size)
+        if self.tiers is not None:
+            self.tiers.book.report_to(log.add_tiers(self.tiers.book))
 
     def attach_tiers(self, tiers: Tiers) -> None:
         """Keep evicted KV blocks in lower tiers; to be called before the first request."""

@@ -13,13 +13,15 @@ takes a while, so a request that needs it (`fetch`) leaves the waiting queue unt
 `copies` are carried out in their order, and `jobs` after them; `finish_job` reports each job.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.api import TierLoad
+from engine.cache_events import Medium
 from engine.request import RequestId
 from engine.tiers.disk_book import DiskBook
 from engine.tiers.host_book import HostBook
+from engine.tiers.listening import TierListener
 from engine.tiers.moves import Copy, DiskJob, DiskOperation
 
 
@@ -65,6 +67,19 @@ class TierBook:
         """Add the disk tier, before first use; `load` reports it even after it is lost."""
         self.disk, self._had_disk = disk, True
 
+    def report_to(self, listener: TierListener) -> None:
+        """Tell the listener what enters and leaves each tier from now on."""
+        self.host.listener = listener
+        if self.disk is not None:
+            self.disk.listener = listener
+
+    def media_of(self, key: bytes) -> Iterator[Medium]:
+        """The tiers that a key can be read from."""
+        if key in self.host and key not in self._arriving:
+            yield Medium.HOST_MEMORY
+        if self.disk is not None and key in self.disk:
+            yield Medium.DISK
+
     def store(self, key: bytes, block: int) -> None:
         """KV memory evicts a block: copy its bytes to host memory, if a slot is free."""
         if self.host.find(key) is not None:
@@ -73,6 +88,7 @@ class TierBook:
         if slot is None:
             return
         self.copies.append(Copy(block, slot, out=True))
+        self.host.filled(key)
         self._in_host.stored += 1
         if self.disk is not None and len(self._writing) < self.host.slots // 2:
             place = self.disk.begin(key)
@@ -147,6 +163,8 @@ class TierBook:
 
     def lose_disk(self) -> None:
         """The disk is broken: stop reading and writing."""
+        if self.disk is not None:
+            self.disk.lose_all()
         self.disk = None
         for owner in list(self._fetches):
             self.stop_waiting(owner)
@@ -214,6 +232,7 @@ class TierBook:
         self._overdue.discard(key)
         if ok:
             self._on_disk.loaded += 1
+            self.host.filled(key)
             self.host.unpin(key)
         else:
             self._forget(key)

@@ -3,6 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from engine.cache_events import Medium
+from engine.tiers.listening import NobodyListens, TierListener
+
 
 class DiskBook:
     """Keys and places. A key can be found once it is written, not while it is being written.
@@ -15,6 +18,7 @@ class DiskBook:
 
     def __init__(self, places: int, known: Iterable[tuple[bytes, int]] = ()) -> None:
         self.places = places
+        self.listener: TierListener = NobodyListens()
         self._place_of = OrderedDict(known)
         taken = set(self._place_of.values())
         self._freed = [place for place in range(max(taken, default=-1)) if place not in taken]
@@ -24,6 +28,9 @@ class DiskBook:
 
     def __len__(self) -> int:
         return len(self._place_of)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._place_of
 
     @property
     def has_places(self) -> bool:
@@ -46,7 +53,8 @@ class DiskBook:
             place = self._next
             self._next += 1
         elif self._place_of:
-            _, place = self._place_of.popitem(last=False)
+            oldest, place = self._place_of.popitem(last=False)
+            self.listener.left(oldest, Medium.DISK)
         else:
             return None
         self._writing[key] = place
@@ -55,6 +63,7 @@ class DiskBook:
     def written(self, key: bytes) -> None:
         """The key was written: it can be found from now on."""
         self._place_of[key] = self._writing.pop(key)
+        self.listener.entered(key, Medium.DISK)
 
     def failed(self, key: bytes) -> None:
         """The key could not be written, as the disk is full: nor can its place, or new ones."""
@@ -65,6 +74,12 @@ class DiskBook:
         """The key could not be read: drop it."""
         if key in self._place_of:
             self._freed.append(self._place_of.pop(key))
+            self.listener.left(key, Medium.DISK)
+
+    def lose_all(self) -> None:
+        """The disk is broken: nothing is there any more."""
+        for key in self._place_of:
+            self.listener.left(key, Medium.DISK)
 
     def check(self) -> None:
         """Raise if the bookkeeping is inconsistent. Slow, for tests."""

@@ -2,12 +2,16 @@
 
 from collections import OrderedDict
 
+from engine.cache_events import Medium
+from engine.tiers.listening import NobodyListens, TierListener
+
 
 class HostBook:
     """Keys and slots. Pinned keys keep their slots; the least recently used lose them first."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
+        self.listener: TierListener = NobodyListens()
         self._unused = list(range(slots - 1, -1, -1))
         self._slot_of: dict[bytes, int] = {}
         self._pins: dict[bytes, int] = {}
@@ -15,6 +19,9 @@ class HostBook:
 
     def __len__(self) -> int:
         return len(self._slot_of)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._slot_of
 
     def find(self, key: bytes) -> int | None:
         """A key's slot, or None; marks it as just used."""
@@ -29,11 +36,16 @@ class HostBook:
         elif self._idle:
             oldest, _ = self._idle.popitem(last=False)
             slot = self._slot_of.pop(oldest)
+            self.listener.left(oldest, Medium.HOST_MEMORY)
         else:
             return None
         self._slot_of[key] = slot
         self._idle[key] = None
         return slot
+
+    def filled(self, key: bytes) -> None:
+        """The key's bytes are in its slot, or are copied there before anything else."""
+        self.listener.entered(key, Medium.HOST_MEMORY)
 
     def pin(self, key: bytes) -> None:
         """Keep a key in its slot until it has been unpinned as often as pinned."""
@@ -48,7 +60,7 @@ class HostBook:
             self._idle[key] = None
 
     def drop(self, key: bytes) -> None:
-        """Forget a key whose bytes are invalid, and its pins."""
+        """Forget a key whose slot was never filled, and its pins."""
         self._unused.append(self._slot_of.pop(key))
         self._pins.pop(key, None)
         self._idle.pop(key, None)

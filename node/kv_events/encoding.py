@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.cache_events import BlocksStored, CacheEvent
+from engine.cache_events import BlocksRemoved, BlocksStored, CacheEvent, Medium
 
-MEDIUM = "GPU"  # vLLM's name for KV memory, also on a CPU
+MEDIA = {Medium.KV_MEMORY: "GPU", Medium.HOST_MEMORY: "CPU", Medium.DISK: "STORAGE"}
+"""vLLM's names; KV memory's is the same on a CPU."""
 RANK, GROUP = 0, 0
 EXTRA_KEYS = "extra_keys"
 NOTHING_EXTRA = (EXTRA_KEYS, None)
@@ -31,9 +32,7 @@ class EventEncoder:
         return _encoder.encode([at, [self._written(one) for one in events], RANK])
 
     def _written(self, event: CacheEvent) -> object:
-        fields = (
-            self._stored(event) if isinstance(event, BlocksStored) else _removed(event.keys)
-        )
+        fields = self._stored(event) if isinstance(event, BlocksStored) else _removed(event)
         if self.as_arrays:
             return list(fields.values())
         return {name: value for name, value in fields.items() if (name, value) != NOTHING_EXTRA}
@@ -48,18 +47,18 @@ class EventEncoder:
             "token_ids": event.tokens,
             "block_size": self.block_size,
             "lora_id": None if adapter is None else self.adapters.index(adapter) + 1,
-            "medium": MEDIUM,
+            "medium": MEDIA[event.medium],
             "lora_name": adapter,
             EXTRA_KEYS: _extra_keys(event),
             "group_idx": GROUP,
         }
 
 
-def _removed(keys: Sequence[bytes]) -> dict[str, object]:
+def _removed(event: BlocksRemoved) -> dict[str, object]:
     return {
         "type": "BlockRemoved",
-        "block_hashes": keys,
-        "medium": MEDIUM,
+        "block_hashes": event.keys,
+        "medium": MEDIA[event.medium],
         "group_idx": GROUP,
     }
 

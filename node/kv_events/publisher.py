@@ -27,7 +27,7 @@ import zmq
 import zmq.asyncio
 
 from discovery.address import format_address
-from engine.cache_events import CacheEvent
+from engine.cache_events import CacheEvent, Medium
 from node.kv_events.encoding import RANK, EventEncoder
 from node.kv_events.settings import FILE, FLAG, PORT, TCP, KvEventsConfig, is_bound
 
@@ -79,13 +79,16 @@ class KvEventPublisher:
             "endpoint": endpoint,
             "replay_endpoint": again,
         }
-        del told["encoding"]  # vLLM has no such key, and others may know none but vLLM's
+        for ours in ("encoding", "lower_tiers"):  # others may know no keys but vLLM's
+            del told[ours]
         sources = {str(RANK): told}
         kept = deque[tuple[int, bytes]](maxlen=config.buffer_steps)
         return cls(config, encoder, sources, context, publisher, replays, _kept=kept)
 
     def publish(self, events: Sequence[CacheEvent]) -> None:
         """Publish one batch. It never waits: a subscriber that is too slow loses batches."""
+        if not self.config.lower_tiers:
+            events = [one for one in events if one.medium is Medium.KV_MEMORY]
         if not events:
             return
         batch, number = self.encoder.encode(self.clock(), events), self._published

@@ -19,7 +19,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     is bound. `replay_endpoint`, always bound, is where the last `buffer_steps` batches can be
     asked for again; None: nowhere. `hwm` is how many batches wait for a slow subscriber; more
     are lost to it. `encoding` is that of an event: a `map` as vLLM's from 0.24 on, or an
-    `array` as before.
+    `array` as before. With `lower_tiers` blocks in host memory and on disk are told, too.
     `max_queue_size` is accepted, and unused: there is no queue before the socket.
     """
 
@@ -32,6 +32,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_queue_size: Steps = 100_000
     topic: str = ""
     encoding: Literal["map", "array"] = "map"
+    lower_tiers: bool = True
 
     def __post_init__(self) -> None:
         """Raises ValueError for an endpoint that is none."""

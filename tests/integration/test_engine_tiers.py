@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from engine.cache_events import CacheEvent, Medium
 from engine.errors import UnusableTier
-from engine.request import Sampling
+from engine.request import Request, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.tiers.book import TierBook
 from engine.tiers.host_book import HostBook
@@ -15,6 +16,7 @@ from engine.tiers.host_memory import HostMemory
 from engine.tiers.opening import staging_slots
 from engine.tiers.tiers import Tiers
 from engine.torch_engine import TorchEngine
+from tests.fakes.cache_index import CacheIndex
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import assert_idle, load, prompt, requests, run
 
@@ -66,6 +68,39 @@ def test_an_evicted_prompt_is_known_again(llama: Path) -> None:
     engine.generate(longest)
     (admitted,) = engine.schedule()
     assert admitted.cached_tokens == 88
+
+
+def test_the_log_tells_where_each_block_is(llama: Path, tmp_path: Path) -> None:
+    """Also after a restart, of blocks that the last run left on disk, once they are used."""
+    longest, other = requests([PROMPTS[-1], prompt(90, seed=7)])
+    for restarts in range(2):
+        engine, index = disked(llama, tmp_path), CacheIndex(4)
+        engine.log_cache_events()
+        for asked in (longest, other, longest):
+            for event in told(engine, asked):
+                index.hear(event)
+        assert engine.tiers is not None
+        book = engine.tiers.book
+        assert book.disk is not None
+        on_disk = {*book.disk._place_of}
+        assert {*index.held[Medium.HOST_MEMORY]} == {*book.host._slot_of}
+        assert index.held[Medium.DISK]
+        assert index.held[Medium.DISK].keys() <= on_disk
+        assert restarts or index.held[Medium.DISK].keys() == on_disk
+        close(engine)
+
+
+def told(engine: TorchEngine, asked: Request) -> list[CacheEvent]:
+    """What the log says until the request is answered, and the disk has nothing to do."""
+    engine.generate(asked)
+    engine.schedule()
+    events = list[CacheEvent]()
+    assert engine.tiers is not None
+    book = engine.tiers.book
+    while engine.load.waiting or engine.load.running or book._writing or book._arriving:
+        events += engine.step().cache_events
+        engine.schedule()
+    return [*events, *engine.step().cache_events]
 
 
 def test_what_a_step_begun_ahead_makes_room_for_is_kept_as_it_was(llama: Path) -> None:

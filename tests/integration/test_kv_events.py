@@ -13,7 +13,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engine.cache_events import BlocksRemoved, CacheEvent
+from engine.cache_events import BlocksRemoved, CacheEvent, Medium
 from node.kv_events.encoding import EventEncoder
 from node.kv_events.publisher import KvEventPublisher, SilentPublisher, event_publisher
 from node.kv_events.settings import KvEventsConfig
@@ -90,6 +90,17 @@ async def test_batches_are_numbered_and_in_order() -> None:
             *range(before, before + 5)
         ]
         assert [numbers_in(batch) for _, _, batch in heard] == [[one, one] for one in range(5)]
+
+
+async def test_lower_tiers_can_be_left_out() -> None:
+    """For subscribers that take whatever a node stores for KV memory."""
+    async with publishing(lower_tiers=False) as (made, subscriber):
+        made.publish([BlocksRemoved((bytes(16),), Medium.DISK)])
+        made.publish([BlocksRemoved((bytes(16),), Medium.HOST_MEMORY), event(7)])
+        _, number, batch = await subscriber.recv_multipart()
+        assert int.from_bytes(number, "big") == made._published - 1
+        assert numbers_in(batch) == [7]
+        assert "lower_tiers" not in made.sources["0"]
 
 
 async def test_it_can_be_reached_where_it_says(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from deploy.config import UpConfig
-from engine.cache_events import BlocksRemoved, BlocksStored, CacheEvent
+from engine.cache_events import BlocksRemoved, BlocksStored, CacheEvent, Medium
 from node.config import NodeConfig
 from node.kv_events.encoding import EventEncoder
 from node.kv_events.settings import KvEventsConfig, is_bound, read_kv_events_config
@@ -35,6 +35,17 @@ def test_a_map_has_vllms_fields() -> None:
     found = decoded(EventEncoder(16), BlocksStored((KEY,), None, TOKENS), BlocksRemoved((KEY,)))
     removed = {"type": "BlockRemoved", "block_hashes": [KEY], "medium": "GPU", "group_idx": 0}
     assert found == [1.5, [STORED, removed], 0]
+
+
+@pytest.mark.parametrize(
+    ("medium", "name"),
+    [(Medium.KV_MEMORY, "GPU"), (Medium.HOST_MEMORY, "CPU"), (Medium.DISK, "STORAGE")],
+)
+def test_each_tier_has_vllms_name(medium: Medium, name: str) -> None:
+    events = BlocksStored((KEY,), None, TOKENS, medium=medium), BlocksRemoved((KEY,), medium)
+    _, (stored, removed), _ = decoded(EventEncoder(16), *events)
+    assert stored == {**STORED, "medium": name}
+    assert removed["medium"] == name
 
 
 def test_an_array_has_them_in_vllms_order() -> None:
