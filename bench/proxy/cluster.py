@@ -55,6 +55,11 @@ class Bench:
         """The one chat, as it is asked."""
         return self._chat().replace(LENGTH, "8").encode()
 
+    @property
+    def address(self) -> str:
+        """Of the proxy."""
+        return _address(self.proxy)
+
     def pid(self, kind: str) -> int:
         """Of the proxy, the nodes or a relay."""
         process = self._child(kind).process
@@ -88,7 +93,7 @@ class Bench:
         self, kind: str, streams: int, length: int, step_s: float, burst: int, window_s: float
     ) -> LoadResult:
         """One window; raises LoadFailed."""
-        await self._set(Script(step_s, burst))
+        await self.set_script(Script(step_s, burst))
         first = max(1, length // 16)
         job = LoadJob(
             address=_address(self._child(kind)),
@@ -104,7 +109,8 @@ class Bench:
         )
         return await _load(job)
 
-    async def _set(self, script: Script) -> None:
+    async def set_script(self, script: Script) -> None:
+        """How fast the nodes answer from now on."""
         url = f"http://{_address(self.nodes)}{SCRIPT}"
         async with (
             aiohttp.ClientSession() as session,
