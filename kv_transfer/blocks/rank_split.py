@@ -16,21 +16,17 @@ RankPair = tuple[int, int]
 
 
 @lru_cache(maxsize=64)
-def split_by_rank(
-    cut: BlockMapping, ranks: int, *, apart: bool
-) -> Mapping[RankPair, BlockMapping]:
+def split_by_rank(cut: BlockMapping, ranks: int) -> Mapping[RankPair, BlockMapping]:
     """The mapping of each pair of ranks; we have `ranks`, each with one region.
 
-    `apart`: each of their ranks has its own agent; otherwise one agent, rank 0, reaches all
-    their regions. If both sides have the same layout, only equal ranks are paired.
+    If both sides have the same layout, only equal ranks are paired.
     """
     if not cut.pieces:
         return {(rank, rank): WHOLE_BLOCKS for rank in range(ranks)}
     found = dict[RankPair, list[MappedPiece]]()
     for piece in cut.pieces:
-        theirs = piece.their_rank if apart else 0
-        alone = replace(piece, our_rank=0, their_rank=piece.their_rank - theirs)
-        found.setdefault((piece.our_rank, theirs), []).append(alone)
+        alone = replace(piece, our_rank=0, their_rank=0)
+        found.setdefault((piece.our_rank, piece.their_rank), []).append(alone)
     return {
         pair: replace(cut, pieces=tuple(pieces), slot_bytes=sum(one.size for one in pieces))
         for pair, pieces in found.items()

@@ -59,15 +59,15 @@ class RanksMover:
         return {fd: what for mover in self.movers for fd, what in mover.interests.items()}
 
     def connect(self, address: Address, welcome: Welcome) -> None:
-        """Connect each of our ranks to each of theirs, or to the one agent with all regions."""
+        """Connect each of our ranks to each of theirs."""
         self.disconnect(address)
         agents = len(welcome.cards)
-        if not welcome.regions or agents not in (1, len(welcome.regions)):
+        if not agents or agents != len(welcome.regions):
             told = f"{agents} cards for {len(welcome.regions)} ranks"
             raise PeerUnreachable(f"{address}: {told}")
         self._met[address] = agents
         for rank in range(agents):
-            alone = welcome if agents == 1 else _rank_of(welcome, rank)
+            alone = _rank_of(welcome, rank)
             for mover in self.movers:
                 mover.connect(address_of(address, rank), alone)
 
@@ -83,7 +83,7 @@ class RanksMover:
         if agents <= 1 and len(self.movers) == 1:
             self.movers[0].read(order)  # unchanged, under its own number
             return
-        parts = split_by_rank(order.cut, len(self.movers), apart=agents > 1)
+        parts = split_by_rank(order.cut, len(self.movers))
         if any(theirs >= agents for _, theirs in parts):
             error = PeerUnreachable(f"{order.address} was never met, or has fewer ranks")
             self._failed.append((order.read_id, error))

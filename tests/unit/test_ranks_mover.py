@@ -76,9 +76,10 @@ def test_a_peer_without_memory_is_refused() -> None:
         RanksMover((Reader(),)).connect(AT, welcome(1, 0))
 
 
-def test_a_peer_with_too_few_cards_is_refused() -> None:
-    with pytest.raises(PeerUnreachable, match="2 cards for 3 ranks"):
-        RanksMover((Reader(),)).connect(AT, welcome(2, 3))
+@pytest.mark.parametrize("cards", [1, 2])
+def test_a_peer_with_too_few_cards_is_refused(cards: int) -> None:
+    with pytest.raises(PeerUnreachable, match=f"{cards} cards for 3 ranks"):
+        RanksMover((Reader(),)).connect(AT, welcome(cards, 3))
 
 
 def test_parting_is_from_every_rank() -> None:
