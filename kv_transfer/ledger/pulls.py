@@ -145,7 +145,7 @@ class PullBook:
         An error of the link fails all reads over it; the next pull says Hello again.
         """
         pull, host = self._reads.end(read_id, now=now)
-        if isinstance(error, CorruptKv):
+        if isinstance(error, CorruptKv) and pull.error is None:  # else it is left or given up
             self._give_up(pull, error, now)
         elif error is not None:
             self._fail(pull, error, now)

@@ -54,3 +54,15 @@ def test_who_leaves_a_ticket_says_so_and_of_which_pull(book: PullBook) -> None:
     for _ in range(2):
         book.release_claim(ticket(), now=0)
     assert said(book) == [Leave("t", pull=1)]
+
+
+def test_what_was_left_to_others_is_not_taken_from_them_if_it_came_wrong_here(
+    book: PullBook,
+) -> None:
+    """Its last read ends when another sink may have it already."""
+    read = begin(book)
+    book.release_claim(ticket(), now=0)
+    assert said(book) == [Leave("t")]
+    book.read_done(read, CorruptKv("block 5"), now=0)
+    assert said(book) == []
+    assert isinstance(errors(book)["t"], TransferCancelled)
