@@ -1,4 +1,7 @@
-"""KV that was to be fetched by a call that is refused is given up at once."""
+"""KV that was to be fetched by a call that is refused for good is given up at once.
+
+That is a call with a mistake in it, or for a model that is not here.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,6 +16,8 @@ from api.generator import BAD_REQUEST, WHOLE, Leg
 from api.wire import UNREADABLE
 from kv_transfer.errors import MalformedTicket
 from node.legs import LegFinder
+
+NOT_FOUND = 404
 
 
 class _Body(msgspec.Struct):
@@ -29,7 +34,8 @@ class RefusedLegs:
 
     async def give_up(self, response: Response) -> Response:
         """To be called after each request; returns the response as it is."""
-        if response.status_code == BAD_REQUEST:
+        status, is_endpoint = response.status_code, request.url_rule is not None
+        if status == BAD_REQUEST or (status == NOT_FOUND and is_endpoint):
             body = await request.get_data(as_text=False)
             leg = self._leg(body, request.headers.get(REQUEST_ID))
             if leg.ticket is not None:

@@ -28,6 +28,12 @@ LEGS: dict[str, dict[str, Json]] = {
     "/inference/v1/generate": {"token_ids": [1], "sampling_params": {"temperature": -1}},
 }
 
+ASKS: dict[str, dict[str, Json]] = {
+    "/v1/completions": {"prompt": [1, 2]},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/inference/v1/generate": {"token_ids": [1], "sampling_params": {}},
+}
+
 
 class Door:
     """A node's HTTP server; `sent` is what its engine process gets."""
@@ -61,6 +67,21 @@ async def test_kv_of_a_call_that_is_refused_is_not_kept(
     body: dict[str, object] = {**LEGS[path], "kv_transfer_params": params}
     assert await door.post(path, body, outer_id) == 400
     assert door.sent == [DeclineLeg(Leg(ticket=TICKET, keep_open=True))]
+
+
+@pytest.mark.parametrize("path", ASKS)
+async def test_kv_of_a_call_for_a_model_that_is_not_here_is_not_kept(path: str) -> None:
+    """Such as an adapter that the prefill node has, and this one has not."""
+    door = Door()
+    params = {"model": "x", "kv_transfer_params": to_params(TICKET)}
+    assert await door.post(path, {**ASKS[path], **params}) == 404
+    assert door.sent == [DeclineLeg(Leg(ticket=TICKET))]
+
+
+async def test_a_call_of_no_endpoint_is_not_read() -> None:
+    door = Door()
+    assert await door.post("/v2", {"kv_transfer_params": to_params(TICKET)}) == 404
+    assert door.sent == []
 
 
 @pytest.mark.parametrize("in_body", [False, True])
