@@ -23,7 +23,9 @@ class KvReader(Protocol):
         """Get ready to read from this peer; raises TransferError."""
 
     def disconnect(self, address: Address) -> None:
-        """Forget a peer; its reads in flight end with an error."""
+        """Forget a peer. Its reads end with an error, except those whose bytes are on the way
+        and cannot be stopped; they end later, as if nothing had happened.
+        """
 
     def read(self, order: ReadOrder) -> None:
         """Start a read; `poll` reports its end, even if it fails at once."""

@@ -113,7 +113,7 @@ class RemoteMover:
         self._tell(ConnectCommand(address, welcome))
 
     def disconnect(self, address: Address) -> None:
-        """Reads in flight end with an error."""
+        """See Mover, here as well."""
         self._tell(DisconnectCommand(address))
 
     def read(self, order: ReadOrder) -> None:
