@@ -89,7 +89,11 @@ class GrammarChecker:
             return
         if not self._room.acquire(blocking=False):
             raise GrammarCheckBusy(BUSY)
-        turn = self._threads.submit(self.check, grammar)
+        try:
+            turn = self._threads.submit(self.check, grammar)
+        except RuntimeError as error:  # the system has no thread left for this process
+            self._room.release()
+            raise GrammarCheckBusy(f"grammars cannot be checked now: {error}") from error
         turn.add_done_callback(lambda _: self._room.release())
         await asyncio.wrap_future(turn)
 
@@ -165,7 +169,10 @@ class GrammarChecker:
             self._end()  # somebody else has ended it
         if self._examiner is None:
             command = [sys.executable, "-m", EXAMINER]
-            self._examiner = Popen(command, stdin=PIPE, stdout=PIPE)
+            try:
+                self._examiner = Popen(command, stdin=PIPE, stdout=PIPE)
+            except OSError as error:  # the system has no process, file or memory left
+                raise GrammarCheckBusy(f"{EXAMINER} does not start: {error}") from error
             if not _read_line(self._examiner, START_S):
                 self._end()
                 raise GrammarCheckBusy(f"{EXAMINER} does not start")

@@ -6,6 +6,7 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 import pytest
@@ -175,3 +176,39 @@ async def test_a_flood_is_told_to_come_again_and_the_known_go_on() -> None:
         assert busy >= len(slow) - MOST_WAITING
         assert all(isinstance(one, GrammarCheckBusy | GrammarRefused) for one in said)
         await checker.checked(OTHER)
+
+
+class NoThreads(ThreadPoolExecutor):
+    """Of a system that has no thread left for this process; `over` once it has again."""
+
+    over = False
+
+    def _adjust_thread_count(self) -> None:
+        if not self.over:
+            raise RuntimeError("can't start new thread")
+        super()._adjust_thread_count()
+
+
+async def test_for_want_of_threads_it_is_busy_and_no_longer_than_that() -> None:
+    threads = NoThreads(1)
+    with GrammarChecker(_threads=threads) as checker:
+        for _ in range(MOST_WAITING + 1):
+            with pytest.raises(GrammarCheckBusy, match="thread"):
+                await checker.checked(GOOD)
+        threads.over = True
+        await checker.checked(GOOD)
+
+
+def test_for_want_of_files_it_is_busy_and_no_longer_than_that() -> None:
+    """No number is free for a pipe to the process that checks."""
+    with GrammarChecker() as checker:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            with pytest.raises(GrammarCheckBusy, match="Too many open files"):
+                checker.check(GOOD)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        checker.check(GOOD)
