@@ -262,3 +262,11 @@ def test_places_that_were_cut_off_are_not_known(
     slab = opened(tmp_path)
     assert [place for _, place in slab.known()] == places
     slab.close()
+
+
+def test_a_size_that_no_disk_has_costs_nothing(tmp_path: Path) -> None:
+    """As `--kv-disk-size 1e26` asks: the index is read as far as it was written."""
+    filled(tmp_path)
+    slab = Slab.open(tmp_path, "model", SIZE, 10**35)
+    assert [place for _, place in slab.known()] == [0, 1, 2]
+    slab.close()
