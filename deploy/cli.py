@@ -30,6 +30,7 @@ from deploy.allocator import restart_with_preload, tbb_libraries
 from deploy.config import BalanceConfig, StatusConfig, UpConfig
 from deploy.limits import raise_file_limit
 from deploy.standard_files import open_standard_files
+from discovery.checks import is_utf8
 from discovery.registration import Role
 from node.config import NodeConfig
 from proxy.config import ProxyConfig
@@ -177,19 +178,15 @@ def _must_be_keys(variables: Iterable[str]) -> None:
         value = os.environ.get(name, "unset")
         if not value.strip():
             raise ValueError(f"{name} is set, but empty")
-        if _is_of_any_bytes(value):
+        if not is_utf8(value):
             raise ValueError(f"{name} is no UTF-8")
 
 
 def _must_be_utf8(settings: object) -> None:
     """Raises ValueError for a key given by a flag, as for one given by a variable."""
     for name in KEYS:
-        if _is_of_any_bytes("".join(getattr(settings, name.lower(), None) or ())):
+        if not is_utf8("".join(getattr(settings, name.lower(), None) or ())):
             raise ValueError(f"--{name.lower().replace('_', '-')} is no UTF-8")
-
-
-def _is_of_any_bytes(value: str) -> bool:
-    return any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _tables(path: Path) -> Toml:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import Role
@@ -143,6 +144,10 @@ class ProxyAccess:
         not_empty(self)
         if not self.url.lower().startswith(("http://", "https://")):
             raise ValueError(f"--url {self.url} has to begin with http:// or https://")
+        try:
+            urlsplit(self.url).port  # noqa: B018  a number that is too large would be cut
+        except ValueError as error:
+            raise ValueError(f"--url {self.url}: {error}") from error
         if self.client_key is not None and self.client_cert is None:
             raise ValueError("--client-key goes with --client-cert only")
 

@@ -7,6 +7,8 @@ from typing import Any
 from discovery.address import HIGHEST_PORT, format_address, parse_address
 from discovery.errors import MalformedAddress
 
+LARGEST = (1 << 63) - 1  # integer in a message
+
 
 def at_least(least: float, name: str, value: float | None) -> None:
     """Raises ValueError if the value is less, infinite or nan; None is allowed."""
@@ -14,6 +16,12 @@ def at_least(least: float, name: str, value: float | None) -> None:
         raise ValueError(f"{_flag(name)} {value} has to be finite")
     if value is not None and not value >= least:
         raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
+
+
+def at_most(most: float, name: str, value: float | None) -> None:
+    """Raises ValueError if the value is more; None is allowed."""
+    if value is not None and value > most:
+        raise ValueError(f"{_flag(name)} {value} has to be at most {most}")
 
 
 def is_port(name: str, value: int) -> None:
@@ -48,6 +56,25 @@ def not_empty(config: Any) -> None:  # noqa: ANN401  any dataclass
         value = getattr(config, field.name)
         if value == "" or (isinstance(value, tuple) and "" in value):
             raise ValueError(f"{_flag(field.name)} must not be empty")
+
+
+def fits_in_messages(config: Any) -> None:  # noqa: ANN401  any dataclass
+    """Raises ValueError for a field that no process could be told: a number of more than 64
+    bits, or text that is not UTF-8, such as a path of any bytes.
+    """
+    for field in fields(config):
+        value = getattr(config, field.name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, int):
+                at_most(LARGEST, field.name, one)
+                at_least(-LARGEST, field.name, one)
+            elif isinstance(one, str) and not is_utf8(one):
+                raise ValueError(f"{_flag(field.name)} is no UTF-8")
+
+
+def is_utf8(value: str) -> bool:
+    """Whether text of a command line or a variable is; Python keeps other bytes in it."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _flag(name: str) -> str:

@@ -7,7 +7,15 @@ from typing import Literal
 from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.address import parse_address
-from discovery.checks import at_least, in_ascii, is_host, is_port, not_empty
+from discovery.checks import (
+    at_least,
+    at_most,
+    fits_in_messages,
+    in_ascii,
+    is_host,
+    is_port,
+    not_empty,
+)
 from discovery.errors import MalformedAddress
 from discovery.registration import DEFAULT_PORT, Role, is_plain_name
 from engine.settings import LORA_FLAG, read_lora_modules, read_speculative_config
@@ -17,6 +25,7 @@ from node.kv_events.settings import read_kv_events_config
 HTTP_PORTS = {Role.PREFILL: 8100, Role.DECODE: 8200}
 KV_PORTS = {Role.PREFILL: 21001, Role.DECODE: 22001}
 GIB = 1 << 30
+MOST_THREADS = 1024  # more than any machine has cores; with far more, the engine crashes
 _CHOSEN_IF_NONE = (
     "threads",
     "max_model_len",
@@ -109,6 +118,8 @@ class ServingOptions:
         for name in _CHOSEN_IF_NONE:
             if getattr(self, name) is not None:
                 at_least(1, name, getattr(self, name))
+        at_most(MOST_THREADS, "threads", self.threads)
+        fits_in_messages(self)
         at_least(0, "drain_timeout_s", self.drain_timeout_s)
         at_least(-1, "max_logprobs", self.max_logprobs)
         not_empty(self)

@@ -108,13 +108,27 @@ def read_device(name: str) -> torch.device:
         raise UnusableDevice(f"--device {name}: {error}") from error
 
 
+def _must_exist(name: str, device: torch.device) -> None:
+    """Raises UnusableDevice, with the first line of what torch says: a list of all its devices
+    follows.
+    """
+    try:
+        torch.empty(0, device=device).cpu()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UnusableDevice(f"--device {name}: {reason}") from error
+
+
 def open_accelerator(name: str) -> Accelerator | None:
     """Open the device that `--device` names; None if torch alone runs there, as on a CPU.
 
     Raises UnusableDevice.
     """
     device = read_device(name)
+    if device.type == "cpu":
+        return None
     if device.type != "cuda":
+        _must_exist(name, device)
         return None
     count = torch.cuda.device_count()
     if not count:
