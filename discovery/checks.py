@@ -8,6 +8,7 @@ from discovery.address import HIGHEST_PORT, format_address, parse_address
 from discovery.errors import MalformedAddress
 
 LARGEST = (1 << 63) - 1  # integer in a message
+LARGEST_DESCRIPTOR = (1 << 31) - 1
 
 
 def at_least(least: float, name: str, value: float | None) -> None:
@@ -28,6 +29,12 @@ def is_port(name: str, value: int) -> None:
     """Raises ValueError if the value is not a port; 0 is allowed."""
     if not 0 <= value <= HIGHEST_PORT:
         raise ValueError(f"{_flag(name)} {value} is no port")
+
+
+def is_descriptor(name: str, value: int | None) -> None:
+    """Raises ValueError if the value cannot be the number of an open file; None is allowed."""
+    at_least(0, name, value)
+    at_most(LARGEST_DESCRIPTOR, name, value)
 
 
 def is_host(name: str, value: str) -> None:

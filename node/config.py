@@ -12,6 +12,7 @@ from discovery.checks import (
     at_most,
     fits_in_messages,
     in_ascii,
+    is_descriptor,
     is_host,
     is_port,
     not_empty,
@@ -190,6 +191,7 @@ class NodeConfig(ServingOptions):
         """Refuse invalid ports and addresses."""
         ServingOptions.__post_init__(self)
         self.check_names(self.served_names)
+        is_descriptor("supervisor_fd", self.supervisor_fd)
         for name in ("port", "kv_port"):
             is_port(name, getattr(self, name) or 0)
         if self.advertise_host is not None:

@@ -8,7 +8,14 @@ from typing import Literal
 
 from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
-from discovery.checks import at_least, is_host, is_port, not_empty
+from discovery.checks import (
+    at_least,
+    fits_in_messages,
+    is_descriptor,
+    is_host,
+    is_port,
+    not_empty,
+)
 from discovery.registration import DEFAULT_PORT
 from proxy.admission.limits import UNLIMITED, AdmissionLimits, LoadLimit
 from proxy.admission.options import LimitOptions
@@ -190,6 +197,11 @@ class ProxyConfig(ProxyOptions):
         for name, least in AT_LEAST_HERE.items():
             at_least(least, name, getattr(self, name))
         ProxyOptions.__post_init__(self)
+        if self.workers > 1:  # who are sent these settings
+            fits_in_messages(self)
+        is_descriptor("supervisor_fd", self.supervisor_fd)
+        if self.worker_of is not None and not self.worker_of.rpartition("/")[2].isdecimal():
+            raise ValueError(f"--worker-of {self.worker_of} is set by the parent of workers")
         for name in ("host", "discovery_host"):
             is_host(name, getattr(self, name))
 

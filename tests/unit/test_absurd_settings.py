@@ -24,6 +24,10 @@ OTHER_BYTES = os.fsdecode(b"\xffpath")
         ([*NODE, "--kv-disk-path", OTHER_BYTES], "--kv-disk-path is no UTF-8"),
         (["decode", "--model", OTHER_BYTES], "--model is no UTF-8"),
         (["up", "--lora-modules", f"a={OTHER_BYTES}"], "--lora-modules is no UTF-8"),
+        (["proxy", "--workers", "2", "--text-cache-dir", OTHER_BYTES], "-dir is no UTF-8"),
+        (["proxy", "--worker-of", "hub/é"], "--worker-of hub/é is set by the parent"),
+        (["proxy", "--supervisor-fd", "-1"], "--supervisor-fd -1 has to be at least 0"),
+        ([*NODE, "--supervisor-fd", "2147483648"], "--supervisor-fd 2147483648 has to be at"),
         (["status", "--url", "http://h:70000"], "--url http://h:70000: Port out of range"),
         (["balance", "--url", "http://["], "--url http://[: Invalid IPv6 URL"),
     ],
@@ -40,6 +44,11 @@ def test_it_is_refused_before_anything_runs(
 def test_what_fits_into_a_message_is_taken(value: str) -> None:
     _, bound = parse([*NODE, "--max-num-seqs", value])
     assert bound.arguments["config"].max_num_seqs == int(value)
+
+
+def test_one_proxy_by_itself_takes_a_path_of_any_bytes() -> None:
+    _, bound = parse(["proxy", "--text-cache-dir", OTHER_BYTES])
+    assert bound.arguments["config"].text_cache_dir == OTHER_BYTES
 
 
 @pytest.mark.parametrize("device", ["vulkan", "meta"])
