@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.errors import UnusableSampling
 from engine.request import Grammar, Request, RequestId, Sampling
-from engine.sampling.masks import apply_bitmask, bitmask_of
+from engine.sampling.masks import apply_bitmask, bitmask_of, empty_bitmask
 from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import Parities, draw_at, kept, obvious, sequence
 
@@ -234,6 +234,7 @@ def test_bits_are_tokens(vocabulary: int) -> None:
     allowed = set(range(0, vocabulary, 3)) | {vocabulary - 1}
     logits = torch.zeros((3, vocabulary))
     bits = torch.stack([bitmask_of(allowed, vocabulary), bitmask_of({0}, vocabulary)])
+    assert empty_bitmask(2, vocabulary).shape == bits.shape
     apply_bitmask(logits, [2, 0], bits)
     left = [set(torch.nonzero(row.isfinite())[:, 0].tolist()) for row in logits]
     assert left == [{0}, set(range(vocabulary)), allowed]
