@@ -155,8 +155,6 @@ class LogitsProcessor:
         if not self.lengths:
             return NONE
         produced = seq.produced + len(drafted)
-        if not produced:
-            return NONE
         told = min(self.lengths[-1], seq.produced)
         answer = (*seq.tokens[len(seq.tokens) - told :], *drafted)
         begun = (answer[-length:] for length in self.lengths if length <= produced)

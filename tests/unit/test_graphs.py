@@ -56,6 +56,10 @@ def test_the_largest_is_captured_first_and_each_answers_for_its_rows() -> None:
     assert hidden.tolist() == [[20, 20], [22, 22]]
     assert logits is not None
     assert logits.shape == (2, 3)
+    padded = graphs.replay(4, 3)
+    assert padded.hidden.tolist() == [[20, 20], [22, 22], [24, 24]]
+    assert padded.logits is not None
+    assert padded.logits.shape == (3, 3)
 
 
 def test_a_step_that_asks_the_device_cannot_be_captured() -> None:

@@ -52,6 +52,7 @@ def device(free: int, total: int) -> FakeAccelerator:
 def test_the_share_is_of_all_that_the_device_has() -> None:
     assert share_bytes(device(100, 100), None) == 90
     assert share_bytes(device(60, 100), 0.5) == 50
+    assert share_bytes(device(90, 100), None) == 90
 
 
 def test_a_share_that_is_not_free_is_refused_by_name() -> None:
@@ -220,6 +221,9 @@ def test_lines_of_the_log_are_vllms(caplog: pytest.LogCaptureFixture) -> None:
         log_kv_cache_size(78_125, 16, 8192)
     assert "GPU KV cache size: 1,250,000 tokens" in caplog.text
     assert "Maximum concurrency for 8,192 tokens per request: 152.59x" in caplog.text
+    with caplog.at_level(logging.INFO):
+        log_kv_cache_size(10, 16, 17)
+    assert "17 tokens per request: 5.00x" in caplog.text, "a block begun is a block taken"
 
 
 def test_a_device_gives_kv_all_that_is_left(tmp_path: Path) -> None:

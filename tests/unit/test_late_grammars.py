@@ -134,6 +134,7 @@ def test_reasoning_may_end_and_a_mark_may_not() -> None:
     ):
         matcher, grammar = late(marks)
         matcher.advance(said)
+        assert matcher.may_end is (said != (HM,) or marks is CLOSED)
         grammar.may_end = False
         assert matcher.may_end is may
         grammar.failure = "stuck"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.request import Sampling
 from engine.sampling.sampler import Sampler, SamplerRow
-from tests.fakes.sampling import draw_at, obvious
+from tests.fakes.sampling import draw_at, obvious, sequence
 
 VOCABULARY = 40
 DRAWS = 25
@@ -86,6 +86,17 @@ def test_hardly_any_temperature_is_none(temperature: float) -> None:
     logits = logits_of(DRAWS) * 50
     best = logits.argmax(1).tolist()
     assert sample(logits, draws([Sampling(temperature=temperature)])) == best
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e38, 1e39, 1e300])
+@pytest.mark.parametrize("shape", [{}, {"top_k": 3}, {"top_p": 0.9, "min_p": 0.1}])
+def test_no_temperature_makes_a_banned_token_possible(
+    temperature: float, shape: dict[str, float]
+) -> None:
+    """Minus infinity divided by infinity is no number."""
+    sampling = Sampling(temperature=temperature, allowed_token_ids=(5, 9), **shape)  # type: ignore[arg-type]
+    rows = [SamplerRow(sequence(replace(sampling, seed=seed))) for seed in range(DRAWS)]
+    assert set(sample(logits_of(DRAWS), rows)) == {5, 9}
 
 
 @pytest.mark.parametrize("vary", ["seed", "sample_index", "position"])

@@ -98,8 +98,18 @@ def test_a_row_is_the_same_in_any_batch() -> None:
         assert alone.logprobs[0] == together[row]
 
 
+def test_whoever_does_not_want_them_now_draws_the_same_without() -> None:
+    asked = [draw_at(Sampling(logprobs=one), 3) for one in (None, 0, 2)]
+    logits = logits_of(3)
+    want = Sampler(VOCABULARY).sample(logits.clone(), asked)
+    drawn = Sampler(VOCABULARY).sample(logits, asked, logprobs=False)
+    assert drawn.tokens == want.tokens
+    assert want.logprobs.keys() == {1, 2}
+    assert drawn.logprobs == {}
+
+
 @pytest.mark.parametrize(
-    ("asked", "each"), [(-1, VOCABULARY + 1), (4, 5), (10**6, VOCABULARY + 1)]
+    ("asked", "each"), [(-1, VOCABULARY + 1), (0, 1), (4, 5), (10**6, VOCABULARY + 1)]
 )
 def test_a_prompt_has_no_more_log_probabilities_than_can_be_carried(
     asked: int, each: int

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.attention.paged import Span
-from engine.attention.plan import Plan
+from engine.attention.plan import Plan, RowSampling, SamplingPlan
 from engine.running.staging import (
     ALIGNMENT,
     PADDING,
+    TABLE_STEP,
     BatchSize,
     DeviceFields,
     Staging,
@@ -52,7 +53,8 @@ def test_every_row_has_its_place(staging: Staging) -> None:
     assert fields["picks"][:2] == [0, 3]
     assert fields["slots"] == [37, 18, 19, 32, 4, 5]
     assert fields["lengths"] == [6, 5, 2]
-    assert fields["firsts"][:3] == [0, 3, 5]
+    assert fields["firsts"] == [0, 3, 5, 5]
+    assert fields["sources"] == [PADDING] * 6
     assert staged.tables[:2, :2].tolist() == [[3, 9], [4, 8]]
 
 
@@ -96,12 +98,51 @@ def test_what_another_size_wrote_over_is_written_again(staging: Staging) -> None
     assert staging.stage(size, singles((blocks, 9))).tables[0, :3].tolist() == blocks
 
 
+def test_a_table_goes_with_its_sequence_to_another_size(staging: Staging) -> None:
+    """It is complete there, and in the first size once more."""
+    blocks = [1, 2, 3]
+    for sequences in (1, 2, 1, 9, 2):
+        others = [([7], 0)] * (sequences - 1)
+        size = BatchSize(4 * sequences, sequences, 16)
+        fields = staging.stage(size, singles((blocks, 9), *others))
+        assert fields.tables[0, :3].tolist() == blocks
+        assert fields.slots[0] == 3 * BLOCK + 1
+
+
+def test_a_token_that_was_drawn_is_taken_once(staging: Staging) -> None:
+    """Its row says so no more in a later batch."""
+    size, plan = BatchSize(3, 3, 16), singles(([1], 0), ([2], 0))
+    drawn = told(staging.stage(size, plan._replace(sources=[1, 0])))
+    assert drawn["sources"] == [1, 0, PADDING]
+    assert told(staging.stage(size, plan))["sources"] == [PADDING] * 3
+
+
+def test_each_draw_has_its_own_numbers(staging: Staging) -> None:
+    """Fewer draws than the batch before had say nothing of the rest."""
+    draws = [
+        RowSampling(0.5, 7, 0.25, 0.125, (2**32 - 1, 5), 3),
+        RowSampling(2.0, 0, 1.0, 0.5, (0, 2**31), 44),
+    ]
+    size, plan = BatchSize(3, 3, 16), singles(([1], 0), ([2], 0))
+    for some in (draws, draws[::-1], draws[1:]):
+        staged = staging.stage(size, plan._replace(sampling=SamplingPlan(some, None, ())))
+        columns = [column.tolist() for column in staged.drawn_by(len(some))]
+        numbers = [list(one) for one in zip(*some, strict=True)]
+        numbers[4] = [list(key) for key in numbers[4]]
+        assert columns == numbers
+
+
+def test_a_slot_may_be_further_than_32_bits_count(staging: Staging) -> None:
+    fields = staging.stage(BatchSize(1, 1, 16), singles(([2**30 + 1], 3)))
+    assert fields.slots.tolist() == [2**32 + 4 + 3]
+
+
 @given(st.integers(1, 99), st.integers(1, 20), st.integers(1, 40))
 def test_fields_are_aligned_and_apart(tokens: int, sequences: int, blocks: int) -> None:
     fields = layout(BatchSize(tokens, sequences, table_blocks(blocks)))
     assert all(field.begin % ALIGNMENT == 0 for field in fields)
     assert all(one.end <= other.begin for one, other in pairwise(fields))
-    assert table_blocks(blocks) >= blocks
+    assert blocks <= table_blocks(blocks) < blocks + TABLE_STEP
 
 
 def test_nothing_is_staged_for_a_step_that_is_captured(staging: Staging) -> None:
