@@ -52,6 +52,10 @@ def test_a_step_takes_no_longer_for_all_tokens_than_for_some() -> None:
     draws = [SamplerRow(sequence(named, answer=(9, 9, 9), eos=EOS)) for _ in range(8)]
     sampler, logits = Sampler(vocabulary), torch.randn(8, vocabulary)
     sampler.sample(logits.clone(), draws)
-    began = thread_time()
-    sampler.sample(logits, draws)
-    assert thread_time() - began < 0.5
+
+    def seconds() -> float:
+        began = thread_time()
+        sampler.sample(logits.clone(), draws)
+        return thread_time() - began
+
+    assert min(seconds() for _ in range(5)) < 0.5, "some are slow beside other work, not all"
