@@ -103,9 +103,7 @@ class Slab:
 
     def _entries(self) -> Iterator[tuple[int, bytes, int]]:
         """Last use, key and place of all valid entries whose place is in the file."""
-        written = os.pread(
-            self._index, _size(self._index), 0
-        )  # for all places there may be no room
+        written = os.pread(self._index, _size(self._index), 0)
         there = _size(self._blocks) // self._stride + 1
         for place in range(min(there, len(written) // ENTRY.size)):
             at = place * ENTRY.size
