@@ -25,12 +25,6 @@ def node(*words: str, file: Path | None = None) -> NodeConfig:
     return config
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message is broken over lines."""
-    monkeypatch.setenv("COLUMNS", "400")
-
-
 def test_a_flag_a_variable_and_a_file_say_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

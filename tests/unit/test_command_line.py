@@ -40,12 +40,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "pdserve.toml"
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message is broken over lines."""
-    monkeypatch.setenv("COLUMNS", "400")
-
-
 def up(*words: str, file: Path | None = None) -> UpConfig:
     _, bound = parse(["up", *words], file)
     config = bound.arguments.get("config", UpConfig())
