@@ -1,5 +1,6 @@
 """Who hears what enters and leaves the tiers knows what is in them, and of what tokens."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -58,9 +59,7 @@ def test_it_knows_every_block_of_each_tier(seed: int, disk: dict[str, float]) ->
     chance, index = Random(seed), CacheIndex(SIZE)
     engine, tiers, log = engine_with_log(chance, 6, places=9, **disk)
     trunks = [tuple(chance.randrange(50) for _ in range(24)) for _ in range(4)]
-    heard = dict.fromkeys(
-        [(kind, one) for kind in (BlocksStored, BlocksRemoved) for one in Medium], 0
-    )
+    heard = Counter[tuple[type[CacheEvent], Medium]]()
     for turn in range(60):
         asked = [
             request(
@@ -98,8 +97,8 @@ def test_what_leaves_together_is_told_together_in_the_order_of_its_prompt() -> N
 
 
 def test_prompts_that_part_are_told_with_their_trunk_first() -> None:
-    log = TierLog(TierBook(HostBook(1), 1), {*"tab"})
     trunk, one, other = b"t", b"a", b"b"
+    log = TierLog(TierBook(HostBook(1), 1), {trunk, one, other})
     log.describe(BlocksStored((trunk, one), None, tuple(range(2 * SIZE)), "law", "s"))
     log.describe(BlocksStored((other,), trunk, (9, 9, 9, 9), "law", "s"))
     for key in (other, one, trunk):
