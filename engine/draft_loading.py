@@ -1,6 +1,7 @@
-"""Opens the draft model of speculative decoding, beside the model that it drafts for.
+"""Opens what drafts for a model: a draft model beside it, its own draft head, or a lookup.
 
-The draft model is not split among ranks: the leading one has all of it.
+A draft model is not split among ranks: the leading one has all of it. A draft head is split as
+the model is.
 """
 
 import logging
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_json
@@ -16,17 +18,27 @@ from engine.checkpoints.linear import FEW
 from engine.checkpoints.placement import Placement
 from engine.errors import UnusableCheckpoint
 from engine.models.choosing import load_model, read_config
+from engine.models.decoder import Decoder
 from engine.models.family import generates
 from engine.models.model import Model
 from engine.placing import dtype_of, placement
 from engine.pooling.encoders import is_encoder
+from engine.running.head_runner import HeadRunner, OwnHeadRunner
 from engine.running.opening import OpenDevice, runner_for
 from engine.sampling.sampler import Sampler
+from engine.scheduling.prompt_lookup import NgramDrafter
 from engine.scheduling.sequence_manager import Limits
-from engine.settings import EngineConfig, SpeculativeConfig, read_speculative_config
+from engine.settings import (
+    SPECULATIVE_FLAG,
+    EngineConfig,
+    SpeculativeConfig,
+    read_speculative_config,
+)
+from engine.sharding.group import RankGroup
 from engine.stepping.draft_model import ModelDrafter
+from engine.stepping.head_drafter import HeadDrafter
+from engine.torch_engine import TorchEngine
 
-FLAG = "--speculative-config"
 TOKENIZER = "tokenizer.json"
 MIB = 1 << 20
 log = logging.getLogger(__name__)
@@ -40,6 +52,18 @@ class DraftKvMemory(KvMemory):
 
         Numbers that are left over are finite, and masked.
         """
+
+
+class HeadKvMemory(DraftKvMemory):
+    """The model's KV memory, as its draft head uses it: what it enters is cleared already."""
+
+    def __init__(self, memory: KvMemory) -> None:
+        self._rows, device = memory.block_rows, memory.block_rows.device
+        sizes = memory.num_blocks, memory.block_size
+        super().__init__(memory.shape, *sizes, self._rows.dtype, device, memory.kernels)
+
+    def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        return self._rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +83,8 @@ class DraftModel:
 
     @property
     def most_drafting(self) -> int | None:
-        """See Scheduler. By default, on a CPU, as many as have FEW rows with their drafts: more
-        take longer each.
-        """
-        most = self.settings.disable_by_batch_size
-        if most is not None or self.place.device.type != "cpu":
-            return most
-        return max(1, FEW // (1 + self.settings.num_speculative_tokens))
+        """See Scheduler."""
+        return most_drafting(self.settings, self.place.device)
 
     @property
     def block_bytes(self) -> int:
@@ -87,7 +106,7 @@ class DraftModel:
         log.info(
             "%s drafts up to %d tokens at a time; its KV takes %.1f MiB",
             self.config.model,
-            self.settings.num_speculative_tokens,
+            self.settings.most_tokens,
             self.block_bytes * num_blocks / MIB,
         )
         return ModelDrafter(
@@ -99,8 +118,60 @@ class DraftModel:
             self.config.block_size,
             self.longest,
             self.limits.max_tokens,
-            self.settings.num_speculative_tokens,
+            self.settings.most_tokens,
         )
+
+
+def most_drafting(settings: SpeculativeConfig, device: torch.device) -> int | None:
+    """See Scheduler, for drafts that a model or a head makes. By default, on a CPU, as many as
+    have FEW rows with their drafts: more take longer each.
+    """
+    most = settings.disable_by_batch_size
+    if most is not None or device.type != "cpu":
+        return most
+    return max(1, FEW // (1 + settings.most_tokens))
+
+
+def head_runner_for(
+    opened: OpenDevice | None,
+    model: Model,
+    memory: KvMemory,
+    limits: Limits,
+    group: RankGroup | None = None,
+    *,
+    eager: bool,
+) -> OwnHeadRunner | None:
+    """What runs the draft head that was loaded with a model, if one was; see `runner_for`."""
+    head = model.draft_head if isinstance(model, Decoder) else None
+    if head is None:
+        return None
+    ours = HeadKvMemory(memory)
+    return OwnHeadRunner(head, runner_for(opened, head, ours, limits, group, eager=eager))
+
+
+def add_drafter(
+    engine: TorchEngine,
+    config: EngineConfig,
+    opened: OpenDevice | None,
+    draft: DraftModel | None,
+    head: HeadRunner | None,
+) -> None:
+    """Set what drafts, if anything does: a loaded draft model, a draft head, or a lookup."""
+    scheduler = engine.scheduler
+    if draft is not None:
+        scheduler.drafter = draft.drafter(opened, engine.memory.num_blocks, engine.sampler)
+        scheduler.most_drafting = draft.most_drafting
+        return
+    if config.speculative_config is None:
+        return
+    settings = read_speculative_config(config.speculative_config)
+    if head is not None:
+        most = most_drafting(settings, engine.memory.block_rows.device)
+        save, longest = engine.save_evicted_blocks, settings.most_tokens
+        engine.draft_with_head(HeadDrafter(head, engine.sampler, save, longest, most), most)
+        return
+    scheduler.drafter = NgramDrafter(settings)
+    scheduler.most_drafting = settings.disable_by_batch_size
 
 
 def load_draft_model(
@@ -131,7 +202,7 @@ def load_draft_model(
     try:
         return _load(settings, ours, checkpoint, limits, device, opened)
     except UnusableCheckpoint as error:
-        raise UnusableCheckpoint(f"{FLAG}: {error}") from error
+        raise UnusableCheckpoint(f"{SPECULATIVE_FLAG}: {error}") from error
 
 
 def _load(
@@ -149,7 +220,7 @@ def _load(
     if not _same_vocabulary(target.folder, checkpoint.folder):
         log.warning(
             "%s %s: its tokens are not those of the model, so hardly a draft will be right",
-            FLAG,
+            SPECULATIVE_FLAG,
             config.model,
         )
     longest = min(limits.max_model_len or shape.max_positions, shape.max_positions)

@@ -8,8 +8,10 @@ import msgspec
 from msgspec import Meta
 
 MOST_SPECULATIVE_TOKENS = 64
+DRAFT_TOKENS, HEAD_TOKENS = 8, 3  # a head's further drafts are made of its own, and get worse
 LONGEST_LOOKUP = 64
 LORA_FLAG = "--lora-modules"
+SPECULATIVE_FLAG = "--speculative-config"
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,13 +19,14 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     `ngram` searches the sequence for an earlier occurrence of its last tokens: at most
     `prompt_lookup_max` and at least `prompt_lookup_min` of them. `draft_model` asks the smaller
-    `model`, a folder or a hub name; it is the default if there is one. Batches in which more
-    than `disable_by_batch_size` sequences decode have no drafts; None: the engine chooses.
+    `model`, a folder or a hub name; it is the default if there is one. `mtp` asks the
+    checkpoint's own layer for multi-token prediction. Batches in which more than
+    `disable_by_batch_size` sequences decode have no drafts; None: the engine chooses.
     """
 
-    method: Literal["ngram", "draft_model"] | None = None
+    method: Literal["ngram", "draft_model", "mtp"] | None = None
     model: str | None = None
-    num_speculative_tokens: Annotated[int, Meta(ge=1, le=MOST_SPECULATIVE_TOKENS)] = 8
+    num_speculative_tokens: Annotated[int, Meta(ge=1, le=MOST_SPECULATIVE_TOKENS)] | None = None
     disable_by_batch_size: Annotated[int, Meta(ge=1)] | None = None
     prompt_lookup_max: Annotated[int, Meta(ge=1, le=LONGEST_LOOKUP)] = 4
     prompt_lookup_min: Annotated[int, Meta(ge=1, le=LONGEST_LOOKUP)] = 2
@@ -37,8 +40,24 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError("the model is empty")
         if self.method == "draft_model" and self.model is None:
             raise ValueError("method draft_model needs a model")
-        if self.method == "ngram" and self.model is not None:
-            raise ValueError("method ngram has no model")
+        if self.method in ("ngram", "mtp") and self.model is not None:
+            raise ValueError(f"method {self.method} has no model")
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the checkpoint's own draft head drafts."""
+        return self.method == "mtp"
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the longest draft."""
+        return self.num_speculative_tokens or (HEAD_TOKENS if self.has_head else DRAFT_TOKENS)
+
+
+def drafts_by_head(config: "EngineConfig") -> bool:
+    """Whether the model is to be loaded with its draft head."""
+    text = config.speculative_config
+    return text is not None and read_speculative_config(text).has_head
 
 
 def read_speculative_config(text: str) -> SpeculativeConfig:
@@ -46,7 +65,7 @@ def read_speculative_config(text: str) -> SpeculativeConfig:
     try:
         return msgspec.json.decode(text, type=SpeculativeConfig)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"--speculative-config: {error}") from error
+        raise ValueError(f"{SPECULATIVE_FLAG}: {error}") from error
 
 
 class LoraModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

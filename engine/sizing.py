@@ -38,7 +38,7 @@ def most_verified(config: EngineConfig, limits: Limits) -> int:
         return 0
     settings, most = read_speculative_config(config.speculative_config), limits.max_sequences
     drafting = min(most, settings.disable_by_batch_size or most)
-    return min(limits.max_tokens, drafting * (1 + settings.num_speculative_tokens))
+    return min(limits.max_tokens, drafting * (1 + settings.most_tokens))
 
 
 def max_len_of(config: EngineConfig, shape: ModelShape) -> int:

@@ -27,6 +27,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
 from engine.stepping.ahead import stepper_for
+from engine.stepping.head_drafter import HeadDrafter
 from engine.stepping.stepper import PlainStepper, Stepper
 from engine.tiers.tiers import Tiers
 
@@ -89,6 +90,16 @@ class TorchEngine:
         self.tiers = tiers
         self.scheduler.sequences.kv.lower_tiers = tiers.book
         self.stepper.save_before_launch(tiers.carry_out)
+
+    def draft_with_head(self, head: HeadDrafter, most_drafting: int | None) -> None:
+        """Run a draft head behind each step; to be called before the first request."""
+        self.scheduler.drafter, self.scheduler.most_drafting = head, most_drafting
+        self.stepper.run_behind(head)
+
+    def save_evicted_blocks(self) -> None:
+        """Copy blocks evicted so far to the lower tiers: they are about to be overwritten."""
+        if self.tiers is not None:
+            self.tiers.carry_out()
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:

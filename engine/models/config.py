@@ -45,8 +45,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     two. `norm_adds_one`: norms multiply by 1 + their weight. `qk_norm`: norms over each head of
     queries and keys, or over all heads together. `embedding_scale_rounds`: the scale is rounded
     to the weights' dtype before it is used. `sinks`: each head has one (AttentionStyle).
-    `unused_layers`: layers in the checkpoint behind the last, for multi-token prediction;
-    `unused_names`: what names of such tensors begin with in other families. With `latent`,
+    `prediction_layers`: layers in the checkpoint behind the last, for multi-token prediction;
+    with `draft_head` the first of them is loaded as one. `unused_names`: what names of such
+    tensors begin with in families whose heads are not. With `latent`,
     attention is over latents, whose rotated part is `head_dim` wide. `packing` says how the
     checkpoint stores quantized weights, if it does.
     """
@@ -80,7 +81,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     sinks: bool = False
     experts: ExpertConfig | None = None
     latent: LatentConfig | None = None
-    unused_layers: int = 0
+    prediction_layers: int = 0
+    draft_head: bool = False
     unused_names: tuple[str, ...] = ()
     packing: Packing | None = None
 
@@ -97,6 +99,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def num_layers(self) -> int:
         """The number of layers."""
         return len(self.layers)
+
+    @property
+    def kv_layers(self) -> int:
+        """The layers that have KV: the draft head's is behind the others."""
+        return self.num_layers + self.draft_head
 
     @property
     def ropes(self) -> tuple[Rope, ...]:

@@ -1,12 +1,10 @@
 """The decoder that all our families share.
 
-It consists of layers, and each layer of parts: norms, an attention, an MLP. The config
-(engine/models/config.py) determines the parts and their numbers when the weights are read
-(engine/models/weights.py).
+It consists of layers (engine/models/layer.py). The config (engine/models/config.py) determines
+their parts and numbers when the weights are read (engine/models/weights.py).
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
@@ -17,91 +15,14 @@ from engine.attention.kv_memory import KvShape
 from engine.attention.latents import LatentSizes
 from engine.attention.rotation import Rotation
 from engine.checkpoints.linear import Linear
-from engine.kernels.rows import Rows, whole_rows
+from engine.kernels.rows import whole_rows
 from engine.lora.active import ActiveAdapters
 from engine.models.config import ModelConfig
+from engine.models.draft_head import DraftHead
+from engine.models.layer import Layer
 from engine.models.model import Model
-from engine.models.norm import LayerNorm, Norm, add_normed, normed
+from engine.models.norm import Norm, add_normed
 from engine.models.rope import Rotations
-
-
-class Attention(Protocol):
-    """The attention of one layer, which also writes the layer's KV."""
-
-    def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
-        """[tokens, hidden] to [tokens, hidden]."""
-
-
-class Mlp(Protocol):
-    """The feed-forward part of one layer, dense or with experts."""
-
-    def __call__(self, normed: Rows) -> Tensor:
-        """[tokens, hidden] to [tokens, hidden]."""
-
-
-class FewRowsAttention(Protocol):
-    """Norm, attention and residual, fused for few rows (engine/models/few_rows.py)."""
-
-    def takes(self, rows: int) -> bool:
-        """Whether it can compute a step of so many rows."""
-
-    def __call__(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
-        """The residual stream before to the one behind, [tokens, hidden] each."""
-
-
-class FewRowsMlp(Protocol):
-    """Norm, MLP and residual, likewise."""
-
-    def takes(self, rows: int) -> bool:
-        """See FewRowsAttention, here and below."""
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """See FewRowsAttention."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layer:
-    """Attention, then MLP, each with a norm before or after or both, and a residual around it.
-
-    Both outputs are multiplied by `residual_scale` when they are added (Granite). Each half may
-    have a fused computation for few rows.
-    """
-
-    attention: Attention
-    mlp: Mlp
-    attention_norm: LayerNorm | None = None
-    attention_output_norm: Norm | None = None
-    mlp_norm: LayerNorm | None = None
-    mlp_output_norm: Norm | None = None
-    residual_scale: float = 1.0
-    few_attention: FewRowsAttention | None = None
-    few_mlp: FewRowsMlp | None = None
-
-    def forward(
-        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
-    ) -> tuple[Tensor, Tensor | None]:
-        """The residual stream and the last part's output (`made`), [tokens, hidden] each.
-
-        Takes the layer before's, returns this one's. `made` is not yet added to the stream, so
-        that the next norm can be fused with the addition; None: it is added already.
-        """
-        hidden, read = self._attend(hidden, made, rotations, batch)
-        scale, few = self.residual_scale, self.few_mlp
-        if few is not None and few.takes(len(hidden)):
-            return few(_added(hidden, read, scale)), None
-        inputs, hidden = add_normed(self.mlp_norm, read, hidden, scale)
-        return hidden, normed(self.mlp_output_norm, self.mlp(inputs))
-
-    def _attend(
-        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
-    ) -> tuple[Tensor, Tensor | None]:
-        """The residual stream and the attention's output, as `forward`."""
-        scale, few = self.residual_scale, self.few_attention
-        if few is not None and few.takes(len(hidden)):
-            return few(_added(hidden, made, scale), rotations, batch), None
-        inputs, hidden = add_normed(self.attention_norm, made, hidden, scale)
-        read = self.attention(inputs, rotations, batch)
-        return hidden, normed(self.attention_output_norm, read)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +30,8 @@ class Decoder:
     """Token ids in, hidden states out; KV is written on the way.
 
     `embedding_scale` is the config's, rounded if the family rounds it. `adapters` tells the
-    linear layers which rows have which LoRA adapter; None: there are none.
+    linear layers which rows have which LoRA adapter; None: there are none. `draft_head` has its
+    KV in the same memory, behind the layers'; it is None unless the config asks for it.
     """
 
     config: ModelConfig
@@ -120,15 +42,12 @@ class Decoder:
     ropes: tuple[Tensor, ...]  # each [positions, 2, head_dim], in the weights' dtype
     embedding_scale: float | None = None
     adapters: ActiveAdapters | None = None
+    draft_head: DraftHead | None = None
 
     @property
     def kv_shape(self) -> KvShape:
         """See Model."""
-        config = self.config
-        if (latent := config.latent) is not None:
-            width = latent.rank + config.head_dim
-            return KvShape(config.num_layers, 1, width, parts=1, value_width=latent.rank)
-        return KvShape(config.num_layers, config.num_kv_heads, config.head_dim)
+        return kv_shape_of(self.config)
 
     def workspace_bytes(self, tokens: int) -> int:
         """Memory that attention over a context of `tokens` takes, beside activations."""
@@ -167,9 +86,12 @@ class Decoder:
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def _added(hidden: Tensor, made: Tensor | None, scale: float) -> Tensor:
-    """The residual stream with a part's output, if that is not added yet."""
-    return hidden if made is None else hidden.add(made, alpha=scale)
+def kv_shape_of(config: ModelConfig) -> KvShape:
+    """The KV of one token, in all layers that have any."""
+    if (latent := config.latent) is not None:
+        width = latent.rank + config.head_dim
+        return KvShape(config.kv_layers, 1, width, parts=1, value_width=latent.rank)
+    return KvShape(config.kv_layers, config.num_kv_heads, config.head_dim)
 
 
 def adapters_of(model: Model) -> ActiveAdapters | None:

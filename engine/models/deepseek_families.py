@@ -80,7 +80,7 @@ def _deepseek_v3(raw: Raw) -> dict[str, Any]:
         **_latents(raw),
         **_balanced(raw),
         "rope_interleaved": raw["rope_interleave"],
-        "unused_layers": raw["num_nextn_predict_layers"],
+        "prediction_layers": raw["num_nextn_predict_layers"],
     }
 
 
@@ -104,7 +104,7 @@ def _glm4_moe(raw: Raw) -> dict[str, Any]:
         "qkv_bias": raw["attention_bias"],
         "qk_norm": "head" if raw["use_qk_norm"] else None,
         "partial_rotary": True,
-        "unused_layers": raw["num_nextn_predict_layers"],
+        "prediction_layers": raw["num_nextn_predict_layers"],
     }
 
 

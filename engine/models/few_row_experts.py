@@ -12,7 +12,6 @@ from engine.checkpoints.storage import ExpertStack
 from engine.kernels.contract import Kernels
 from engine.kernels.fusion import Choice, ExpertWeights, Fusion, Gate, RowNorm
 from engine.kernels.weights import PlainWeight
-from engine.models.decoder import FewRowsMlp, Mlp
 from engine.models.experts import Router, SparseMlp, StackedExperts
 from engine.models.few_rows import (
     FewRowsGatedMlp,
@@ -20,6 +19,7 @@ from engine.models.few_rows import (
     few_rows_gated_mlp,
     row_norm,
 )
+from engine.models.layer import FewRowsMlp, Mlp
 from engine.models.norm import LayerNorm
 
 

@@ -19,8 +19,8 @@ from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion, Gate, Resid
 from engine.kernels.weights import Fp8Weight
 from engine.lora.active import ActiveAdapters
 from engine.lora.linear import LoraLinear
-from engine.models.decoder import Attention, Mlp
 from engine.models.grouped_attention import GroupedAttention
+from engine.models.layer import Attention, Mlp
 from engine.models.mlp import GatedMlp
 from engine.models.norm import LayerNorm
 from engine.models.rope import Rotations

@@ -13,7 +13,6 @@ from engine.kernels.contract import CLAMPED, Linear
 from engine.kernels.fusion import Gate as FusedGate
 from engine.kernels.products import TorchProducts
 from engine.models.config import ModelConfig
-from engine.models.decoder import Mlp
 from engine.models.expert_config import ExpertConfig
 from engine.models.experts import (
     Expert,
@@ -26,6 +25,7 @@ from engine.models.experts import (
     gated,
 )
 from engine.models.experts import Experts as RoutedExperts
+from engine.models.layer import Mlp
 from engine.models.mlp import ACTIVATIONS, Activation, Gate, GatedMlp
 from engine.models.tensor_parallel import AbsentExpert
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from engine.attention.batch import Batch
 from engine.kernels.contract import Linear
 from engine.kernels.rows import Rows, whole_rows
-from engine.models.decoder import Attention, Mlp
+from engine.models.layer import Attention, Mlp
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
 from engine.sharding.group import RankGroup
@@ -22,7 +22,7 @@ class ParallelAttention:
     group: RankGroup
 
     def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
-        """See Attention in engine/models/decoder.py."""
+        """See Attention in engine/models/layer.py."""
         return self.group.all_reduce(self.ours(normed, rotations, batch))
 
 
@@ -34,7 +34,7 @@ class ParallelMlp:
     group: RankGroup
 
     def __call__(self, normed: Rows) -> Tensor:
-        """See Mlp in engine/models/decoder.py."""
+        """See Mlp in engine/models/layer.py."""
         return self.group.all_reduce(self.ours(normed))
 
 

@@ -4,13 +4,22 @@ from dataclasses import dataclass
 
 import msgspec
 import torch
+from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.models.decoder import Decoder
 from engine.ranks.channel import Channel
 from engine.ranks.links import DONE
-from engine.ranks.messages import ClearBehind, ComputeLogits, ReceiveTokens, RunPlan, decode
+from engine.ranks.messages import (
+    ClearBehind,
+    ComputeLogits,
+    ReceiveTokens,
+    RunHead,
+    RunPlan,
+    decode,
+)
 from engine.running.device_sampler import KernelSampler
+from engine.running.head_runner import HeadRunner
 from engine.running.runner import Runner
 from engine.sharding.group import RankGroup
 
@@ -24,6 +33,7 @@ class Follower:
     runner: Runner
     group: RankGroup
     channel: Channel
+    head: HeadRunner | None = None
 
     def report(self) -> None:
         """Report to the leader that this rank is loaded, and where its KV memory is."""
@@ -34,10 +44,15 @@ class Follower:
     @torch.inference_mode()
     def run(self) -> None:
         """Act on the leader's messages in order, until it closes the channel."""
+        hidden: Tensor | None = None
         while (frame := self.channel.receive()) is not None:
             message = decode(frame)
             if isinstance(message, RunPlan):
-                self.runner.run(message.read())
+                hidden = self.runner.run(message.read()).hidden
+            elif isinstance(message, RunHead):
+                assert self.head is not None, "ours has one, as the leader's has"
+                states = None if message.again else hidden
+                self.head.run(message.plan.read(), message.read_rows(), states)
             elif isinstance(message, ComputeLogits):
                 self._logits(message.rows)
             elif isinstance(message, ReceiveTokens):

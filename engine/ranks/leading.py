@@ -1,5 +1,6 @@
 """The leading rank's runner, sampler and model: each call is also sent to the followers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,7 +11,8 @@ from engine.attention.plan import Plan, SamplingPlan
 from engine.models.decoder import Decoder
 from engine.models.model import ModelShape
 from engine.ranks.links import FollowerLinks
-from engine.ranks.messages import ComputeLogits, ReceiveTokens, RunPlan
+from engine.ranks.messages import ComputeLogits, ReceiveTokens, RunHead, RunPlan
+from engine.running.head_runner import HeadRunner
 from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens, Runner
 from engine.sharding.group import RankGroup
 
@@ -32,6 +34,19 @@ class LeadingRunner:
         """See Runner; every rank computes the same output."""
         self.followers.broadcast(RunPlan.of(plan))
         return self.ours.run(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingHeadRunner:
+    """See HeadRunner: sends each pass to the followers, and runs this rank's part."""
+
+    ours: HeadRunner
+    followers: FollowerLinks
+
+    def run(self, plan: Plan, rows: Sequence[range], hidden: Tensor | None) -> ForwardOutput:
+        """See HeadRunner."""
+        self.followers.broadcast(RunHead.of(plan, rows, again=hidden is None))
+        return self.ours.run(plan, rows, hidden)
 
 
 @dataclass(frozen=True, slots=True)

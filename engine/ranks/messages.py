@@ -5,6 +5,7 @@ sequence its start, length and blocks.
 """
 
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 
@@ -79,7 +80,28 @@ class ReceiveTokens(msgspec.Struct, frozen=True, tag=4, array_like=True):
     count: int
 
 
-RankMessage = RunPlan | ComputeLogits | ClearBehind | ReceiveTokens
+class RunHead(msgspec.Struct, frozen=True, tag=5, array_like=True):
+    """Run a pass of the draft head: see HeadRunner. `rows` has two numbers for each range; the
+    states are those of the last plan, or with `again` of the head's own last pass.
+    """
+
+    plan: RunPlan
+    rows: bytes
+    again: bool
+
+    @classmethod
+    def of(cls, plan: Plan, rows: Sequence[range], *, again: bool) -> "RunHead":
+        """Pack a pass."""
+        ends = [end for one in rows for end in (one.start, one.stop)]
+        return cls(RunPlan.of(plan), array(NUMBER, ends).tobytes(), again)
+
+    def read_rows(self) -> list[range]:
+        """Unpack the ranges."""
+        ends = iter(_numbers(self.rows))
+        return [range(start, stop) for start, stop in zip(ends, ends, strict=True)]
+
+
+RankMessage = RunPlan | ComputeLogits | ClearBehind | ReceiveTokens | RunHead
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(RankMessage)
 

@@ -45,13 +45,15 @@ class MemoryNeeds:
 class SizedModel(NamedTuple):
     """A loaded model, what makes a KV memory of so many blocks for it, and its limits.
 
-    Up to `verified` rows of a batch are drafts and the tokens that they are behind.
+    Up to `verified` rows of a batch are drafts and the tokens that they are behind. A draft
+    head has no `own_memory`: its KV is in that of the model.
     """
 
     model: Model
     memory_of: Callable[[int], KvMemory]
     limits: Limits
     verified: int = 0
+    own_memory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class DeviceMemoryBudget:
     def num_blocks(self, models: Sequence[SizedModel], *, graphs: bool) -> int:
         """How many KV blocks fit beside all else; raises UnusableDevice.
 
-        Each of the loaded `models` has a KV memory with so many; they run one at a time.
+        The KV memory of each of the loaded `models` has so many; they run one at a time.
         """
         found = [self._needs_of(one, graphs=graphs) for one in models]
         needs = MemoryNeeds(
@@ -92,7 +94,7 @@ class DeviceMemoryBudget:
 
     def _needs_of(self, sized: SizedModel, *, graphs: bool) -> tuple[MemoryNeeds, int]:
         """What one model needs, and the bytes of one of its KV blocks."""
-        model, memory_of, limits, verified = sized
+        model, memory_of, limits, verified, own = sized
         memory = memory_of(least_blocks(limits, memory_of(1).block_size))
         needs = measure(model, self.accelerator, memory, limits, verified, graphs=graphs)
         adapters = adapters_of(model)
@@ -100,7 +102,7 @@ class DeviceMemoryBudget:
         later = staged_bytes(limits, memory.block_size, count)
         if isinstance(model, Decoder):
             later += model.workspace_bytes(limits.max_model_len or limits.max_tokens)
-        return replace(needs, later=later), memory.regions[0].block_bytes
+        return replace(needs, later=later), memory.regions[0].block_bytes if own else 0
 
 
 def share_bytes(accelerator: Accelerator, utilization: float | None) -> int:

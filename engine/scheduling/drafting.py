@@ -5,7 +5,7 @@ computation and never changes a token. So a sequence drafts more after drafts th
 and less after wrong ones. Torch-free.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +30,29 @@ class Drafter(Protocol):
 
     def record_acceptance(self, seq: Sequence, drafted: int, accepted: int) -> None:
         """Learn how many of the last draft's tokens were accepted."""
+
+
+def draft_in_turn(
+    drawn: Mapping[Sequence, int],
+    granted: Mapping[Sequence, int],
+    draw_behind: Callable[[Mapping[Sequence, Seq[int]]], Mapping[Sequence, int]],
+) -> dict[Sequence, list[int]]:
+    """Draft for all sequences together, from the first token `drawn` for each, one token at a
+    time: `draw_behind` is given the drafts to go on behind.
+
+    A draft ends with as many tokens as were `granted`, or with one that ends the answer.
+    """
+    drafts = dict[Sequence, list[int]]()
+    while drawn:
+        for seq, token in drawn.items():
+            drafts.setdefault(seq, []).append(token)
+        behind = {
+            seq: drafts[seq]
+            for seq, token in drawn.items()
+            if len(drafts[seq]) < granted[seq] and token not in seq.end_tokens
+        }
+        drawn = draw_behind(behind) if behind else {}
+    return drafts
 
 
 @dataclass(slots=True)

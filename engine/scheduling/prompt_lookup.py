@@ -112,6 +112,6 @@ class NgramDrafter:
 
     def _record(self, seq: Sequence) -> _Record:
         if not isinstance(seq.drafting, _Record):
-            pace = Pace.starting(FIRST_LENGTH, self.config.num_speculative_tokens)
+            pace = Pace.starting(FIRST_LENGTH, self.config.most_tokens)
             seq.drafting = _Record(NgramIndex(self.config.prompt_lookup_min), pace)
         return seq.drafting

@@ -40,6 +40,7 @@ from engine.attention.plan import Plan
 from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens
 from engine.sampling.logits_processor import below_min_tokens, restricts_tokens
 from engine.scheduling.chunk import Chunk, SampledTokens
+from engine.stepping.head_drafter import HeadDrafter
 from engine.stepping.pending_draw import PendingDraw
 from engine.stepping.rows import (
     DecodeRow,
@@ -106,6 +107,10 @@ class AheadStepper:
     def save_before_launch(self, save: Callable[[], None]) -> None:
         """See Stepper: launching ahead takes blocks that `schedule` has not given out."""
         self._save_blocks = save
+
+    def run_behind(self, head: HeadDrafter) -> None:
+        """See Stepper: with a drafter nothing is launched ahead."""
+        self.plain.run_behind(head)
 
     def _launch_next(self, scheduled: Seq[ScheduledRow], missed: Seq[Chunk]) -> None:
         """Launch the next step before the host has read this one's tokens."""

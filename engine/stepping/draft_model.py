@@ -25,7 +25,7 @@ from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.running.runner import Runner
 from engine.sampling.sampler import Sampler, SamplerRow
-from engine.scheduling.drafting import Pace
+from engine.scheduling.drafting import Pace, draft_in_turn
 from engine.scheduling.sequence import Sequence
 
 FIRST_LENGTH = 4
@@ -97,18 +97,7 @@ class ModelDrafter:
     @torch.inference_mode()
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:
         """See Drafter. Sequences that are not computed to their end yet get no drafts."""
-        drafts = dict[Sequence, list[int]]()
-        drawn = self._catch_up(list(granted))
-        while drawn:
-            for seq, token in drawn.items():
-                drafts.setdefault(seq, []).append(token)
-            drawn = self._run(
-                [
-                    _Piece(seq, len(seq.tokens) + len(drafts[seq]) - 1, [token], drafts[seq])
-                    for seq, token in drawn.items()
-                    if len(drafts[seq]) < granted[seq] and token not in seq.end_tokens
-                ]
-            )
+        drafts = draft_in_turn(self._catch_up(list(granted)), granted, self._run_behind)
         for seq, tokens in drafts.items():
             self._record(seq).ahead = tokens[:-1]
         return drafts
@@ -155,6 +144,15 @@ class ModelDrafter:
         for piece in pieces:
             self._note(piece.seq, piece.start + len(piece.tokens))
         return drawn
+
+    def _run_behind(self, drafts: Mapping[Sequence, Seq[int]]) -> dict[Sequence, int]:
+        """Draw one more token behind these drafts."""
+        return self._run(
+            [
+                _Piece(seq, len(seq.tokens) + len(drafted) - 1, drafted[-1:], drafted)
+                for seq, drafted in drafts.items()
+            ]
+        )
 
     def _run(self, pieces: Seq[_Piece]) -> dict[Sequence, int]:
         """Run one batch; returns the tokens that were drawn."""

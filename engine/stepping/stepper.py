@@ -18,6 +18,7 @@ from engine.sampling.prompt_logprobs import record_prompt_logprobs
 from engine.sampling.sampler import Sampler, SamplerOutput, SamplerRow
 from engine.scheduling.chunk import Chunk, SampledTokens
 from engine.scheduling.scheduler import Scheduler
+from engine.stepping.head_drafter import HeadDrafter, RanChunk
 
 
 class Stepper(Protocol):
@@ -37,16 +38,23 @@ class Stepper(Protocol):
         launch that writes to blocks given out since the batch was chosen.
         """
 
+    def run_behind(self, head: HeadDrafter) -> None:
+        """Run a draft head behind each step from now on; it is the scheduler's drafter."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class PlainStepper:
-    """Runs one step at a time; nothing is left running when `step` returns."""
+    """Runs one step at a time, and the draft head, if there is one, behind each.
+
+    Nothing is left running when `step` returns.
+    """
 
     scheduler: Scheduler
     model: Model
     runner: Runner
     sampler: Sampler
     pooler: Pooler
+    head: HeadDrafter | None = None
 
     @torch.inference_mode()
     def step(self) -> StepResult:
@@ -60,7 +68,11 @@ class PlainStepper:
             drawn = dict[RequestId, SampledTokens]()
         else:
             drawn = self._sample(ordered, ran.logits)
-        return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
+        chunks = [RanChunk(chunk, chunk.seq.blocks) for chunk in ordered]
+        result = replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
+        if self.head is not None:
+            self.head.follow(chunks, ran.hidden)
+        return result
 
     def synchronize(self, blocks: Iterable[int]) -> None:
         """Nothing runs between steps."""
@@ -70,6 +82,10 @@ class PlainStepper:
 
     def save_before_launch(self, save: Callable[[], None]) -> None:
         """Not needed: no block is given out between the choice of a batch and its run."""
+
+    def run_behind(self, head: HeadDrafter) -> None:
+        """See Stepper."""
+        self.head = head
 
     def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
         """The results of pooling requests whose last chunk was in this batch."""

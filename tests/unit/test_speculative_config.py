@@ -18,7 +18,7 @@ def test_what_vllm_writes_is_understood() -> None:
 @pytest.mark.parametrize("method", ["", '"method": "draft_model", '])
 def test_a_model_is_one_that_drafts(method: str) -> None:
     config = read_speculative_config("{" + method + '"model": "small"}')
-    assert (config.model, config.num_speculative_tokens) == ("small", 8)
+    assert (config.model, config.most_tokens) == ("small", 8)
     assert config.method in (None, "draft_model")
 
 

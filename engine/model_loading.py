@@ -1,0 +1,142 @@
+"""Loads a model's weights and allocates its KV memory: all of it, or one rank's part."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from engine.attention.kv_memory import KvMemory, KvMemoryArgs
+from engine.checkpoints.adapters import read_adapters
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.draft_loading import DraftModel, head_runner_for
+from engine.errors import EngineError
+from engine.kernels.cpu.native import CpuKernels
+from engine.lora.adapter import LoraAdapter
+from engine.models.choosing import AnyConfig, load_model, read_config, with_draft_head
+from engine.models.decoder import Decoder
+from engine.models.family import generates
+from engine.models.model import Model
+from engine.models.shards import FLAG
+from engine.placing import dtype_of, log_quantization, placement
+from engine.ranks.leading import LeadingHeadRunner, LeadingModel, LeadingRunner
+from engine.ranks.links import FollowerLinks
+from engine.ranks.memory import LeadingMemory
+from engine.running.head_runner import HeadRunner
+from engine.running.kv_budget import SizedModel, log_kv_cache_size
+from engine.running.opening import OpenDevice, runner_for
+from engine.running.runner import Runner
+from engine.settings import EngineConfig, drafts_by_head
+from engine.sharding.group import RankGroup
+from engine.sharding.shard import Shard
+from engine.sizing import check_fits, limits_of, max_len_of, most_verified, num_blocks
+
+
+class Source(NamedTuple):
+    """What an engine is loaded from."""
+
+    checkpoint: Checkpoint
+    shape: AnyConfig
+    adapters: Sequence[LoraAdapter]
+
+    @classmethod
+    def read(cls, config: EngineConfig, checkpoint: Checkpoint | None = None) -> "Source":
+        """Read all of it but the weights."""
+        checkpoint = checkpoint or open_checkpoint(config.model, config.dummy_seed)
+        shape = read_config(checkpoint, config.model_impl)
+        if drafts_by_head(config) and generates(checkpoint.config):
+            shape = with_draft_head(shape)
+        return cls(checkpoint, shape, read_adapters(config.lora_modules))
+
+
+class LoadedModel(NamedTuple):
+    """A model with its weights and KV memory, and what runs it, and its draft head if any."""
+
+    model: Model
+    memory: KvMemory
+    runner: Runner
+    head: HeadRunner | None
+
+
+def load_whole(
+    source: Source,
+    config: EngineConfig,
+    device: torch.device,
+    opened: OpenDevice | None,
+    followers: FollowerLinks | None,
+    draft: DraftModel | None,
+) -> LoadedModel:
+    """The model in this process alone, or the same objects in front of all ranks."""
+    limits = limits_of(config, source.shape, device)
+    if config.tensor_parallel_size == 1:
+        model, kept = load_part(source, config, device, opened, None, draft)
+        memory = KvMemory(*kept)
+        eager = config.enforce_eager
+        runner = runner_for(opened, model, memory, limits, eager=eager)
+        head = head_runner_for(opened, model, memory, limits, eager=eager)
+        return LoadedModel(model, memory, runner, head)
+    if followers is None:
+        raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
+    group = RankGroup.connect(followers.store, Shard(0, followers.size), device)
+    model, kept = load_part(source, config, device, opened, group, draft)
+    assert isinstance(model, Decoder)
+    leading = LeadingMemory(*kept)
+    eager = config.enforce_eager
+    ours = runner_for(opened, model, leading, limits, group, eager=eager)
+    head = head_runner_for(opened, model, leading, limits, group, eager=eager)
+    runner = LeadingRunner(ours, followers)
+    leading.attach(followers)
+    followers.set_stall_timeout()
+    group.set_stall_timeout()
+    return LoadedModel(
+        LeadingModel(model, followers, group),
+        leading,
+        runner,
+        None if head is None else LeadingHeadRunner(head, followers),
+    )
+
+
+def load_part(
+    source: Source,
+    config: EngineConfig,
+    device: torch.device,
+    opened: OpenDevice | None,
+    group: RankGroup | None,
+    draft: DraftModel | None = None,
+) -> tuple[Model, KvMemoryArgs]:
+    """All weights, or one rank's, and KvMemory's arguments; all ranks have as many blocks.
+
+    So has the KV of the `draft` model, for which room is left.
+    """
+    checkpoint, shape, adapters = source
+    dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
+    place = placement(config, shape, dtype, device, opened)
+    place = replace(place, group=group, adapters=adapters)
+    kernels, max_len = place.kernels, max_len_of(config, shape)
+    model = load_model(checkpoint, shape, max_len, place)
+    if isinstance(kernels, CpuKernels):
+        kernels.move_to_large_pages()
+    log_quantization(config, place)
+    kv = model.kv_shape
+    block_bytes = config.block_size * kv.numbers * dtype.itemsize
+
+    def memory_of(blocks: int) -> KvMemory:
+        return KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
+
+    sized = [SizedModel(model, memory_of, limits, most_verified(config, limits))]
+    if isinstance(model, Decoder) and (head := model.draft_head) is not None:
+        head.make_room(max(limits.max_tokens, limits.max_sequences))
+        sized.append(SizedModel(head, memory_of, limits, own_memory=False))
+    if draft is not None:
+        block_bytes += draft.block_bytes
+        sized.append(SizedModel(draft.model, draft.memory_of, draft.limits))
+    found = None if opened is None else opened.num_blocks(sized)
+    if found is None:
+        blocks = num_blocks(config, max_len, block_bytes, device)
+    else:
+        blocks = check_fits(found, config, max_len, found * block_bytes)
+    if group is not None:
+        blocks = group.all_reduce_min(blocks)
+    if opened is not None:
+        log_kv_cache_size(blocks, config.block_size, max_len)
+    return model, (kv, blocks, config.block_size, dtype, device, kernels)

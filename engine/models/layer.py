@@ -1,0 +1,95 @@
+"""One layer of a decoder: norms, an attention, an MLP, each of one of several kinds."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.attention.batch import Batch
+from engine.kernels.rows import Rows
+from engine.models.norm import LayerNorm, Norm, add_normed, normed
+from engine.models.rope import Rotations
+
+
+class Attention(Protocol):
+    """The attention of one layer, which also writes the layer's KV."""
+
+    def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
+        """[tokens, hidden] to [tokens, hidden]."""
+
+
+class Mlp(Protocol):
+    """The feed-forward part of one layer, dense or with experts."""
+
+    def __call__(self, normed: Rows) -> Tensor:
+        """[tokens, hidden] to [tokens, hidden]."""
+
+
+class FewRowsAttention(Protocol):
+    """Norm, attention and residual, fused for few rows (engine/models/few_rows.py)."""
+
+    def takes(self, rows: int) -> bool:
+        """Whether it can compute a step of so many rows."""
+
+    def __call__(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+        """The residual stream before to the one behind, [tokens, hidden] each."""
+
+
+class FewRowsMlp(Protocol):
+    """Norm, MLP and residual, likewise."""
+
+    def takes(self, rows: int) -> bool:
+        """See FewRowsAttention, here and below."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """See FewRowsAttention."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Attention, then MLP, each with a norm before or after or both, and a residual around it.
+
+    Both outputs are multiplied by `residual_scale` when they are added (Granite). Each half may
+    have a fused computation for few rows.
+    """
+
+    attention: Attention
+    mlp: Mlp
+    attention_norm: LayerNorm | None = None
+    attention_output_norm: Norm | None = None
+    mlp_norm: LayerNorm | None = None
+    mlp_output_norm: Norm | None = None
+    residual_scale: float = 1.0
+    few_attention: FewRowsAttention | None = None
+    few_mlp: FewRowsMlp | None = None
+
+    def forward(
+        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
+    ) -> tuple[Tensor, Tensor | None]:
+        """The residual stream and the last part's output (`made`), [tokens, hidden] each.
+
+        Takes the layer before's, returns this one's. `made` is not yet added to the stream, so
+        that the next norm can be fused with the addition; None: it is added already.
+        """
+        hidden, read = self._attend(hidden, made, rotations, batch)
+        scale, few = self.residual_scale, self.few_mlp
+        if few is not None and few.takes(len(hidden)):
+            return few(add_scaled(hidden, read, scale)), None
+        inputs, hidden = add_normed(self.mlp_norm, read, hidden, scale)
+        return hidden, normed(self.mlp_output_norm, self.mlp(inputs))
+
+    def _attend(
+        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
+    ) -> tuple[Tensor, Tensor | None]:
+        """The residual stream and the attention's output, as `forward`."""
+        scale, few = self.residual_scale, self.few_attention
+        if few is not None and few.takes(len(hidden)):
+            return few(add_scaled(hidden, made, scale), rotations, batch), None
+        inputs, hidden = add_normed(self.attention_norm, made, hidden, scale)
+        read = self.attention(inputs, rotations, batch)
+        return hidden, normed(self.attention_output_norm, read)
+
+
+def add_scaled(hidden: Tensor, made: Tensor | None, scale: float) -> Tensor:
+    """The residual stream with a part's output, if that is not added yet."""
+    return hidden if made is None else hidden.add(made, alpha=scale)

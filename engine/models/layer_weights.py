@@ -1,0 +1,162 @@
+"""The tensors of one layer: its attention and its norms; its MLP is in mlp_weights.py."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from engine.checkpoints.weight_loader import WeightLoader
+from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
+from engine.kernels.style import AttentionStyle
+from engine.models.config import ModelConfig
+from engine.models.experts import SparseMlp, StackedExperts
+from engine.models.few_row_experts import few_rows_mlp
+from engine.models.few_rows import FusedProducts, few_rows_attention
+from engine.models.grouped_attention import GroupedAttention
+from engine.models.latent_attention import LatentAttention
+from engine.models.latent_weights import read_latent_attention
+from engine.models.layer import Attention, FewRowsAttention, FewRowsMlp, Layer, Mlp
+from engine.models.mlp import GatedMlp
+from engine.models.mlp_weights import fused_gates, read_mlp
+from engine.models.norm import LayerNorm, Norm, norm_before
+from engine.models.rope import head_order
+from engine.models.tensor_parallel import ParallelAttention, ParallelMlp, ParallelNorm
+
+
+def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
+    """Read layer `index`: its attention, MLP and norms."""
+    at, names = f"model.layers.{index}.", config.norms
+
+    def norm(name: str | None) -> Norm | None:
+        if name is None:
+            return None
+        return read_norm(loader, config, f"{at}{name}", config.hidden_size)
+
+    def before(part: Attention | Mlp, name: str | None) -> LayerNorm | None:
+        made = norm(name)
+        return made and norm_before(_rounding_for(loader, part), made)
+
+    attention = _attention(loader, config, index, f"{at}self_attn.")
+    mlp = read_mlp(loader, config, index)
+    norms = before(attention, names.attention), before(mlp, names.mlp)
+    few = _few_rows(loader, config, (attention, mlp), norms)
+    if loader.group is not None:
+        attention, mlp = (
+            ParallelAttention(attention, loader.group),
+            ParallelMlp(mlp, loader.group),
+        )
+    return Layer(
+        attention=attention,
+        mlp=mlp,
+        attention_norm=norms[0],
+        attention_output_norm=norm(names.attention_output),
+        mlp_norm=norms[1],
+        mlp_output_norm=norm(names.mlp_output),
+        residual_scale=config.residual_scale,
+        few_attention=few[0],
+        few_mlp=few[1],
+    )
+
+
+def _few_rows(
+    loader: WeightLoader,
+    config: ModelConfig,
+    parts: tuple[Attention, Mlp],
+    norms: tuple[LayerNorm | None, LayerNorm | None],
+) -> tuple[FewRowsAttention | None, FewRowsMlp | None]:
+    """A layer's fused halves, which have no norm behind them, and are on one rank."""
+    kernels, names = loader.kernels, config.norms
+    products = None if kernels is None else kernels.few_row_products
+    if kernels is None or products is None or loader.group is not None:
+        return None, None
+    active = None if loader.adapters is None else loader.adapters.active
+    fused = FusedProducts(products, config.residual_scale, active)
+    attention, mlp = None, None
+    if names.attention_output is None:
+        attention = few_rows_attention(fused, parts[0], norms[0])
+    if names.mlp_output is None:
+        mlp = few_rows_mlp(fused, parts[1], norms[1], fused_gates(config), kernels)
+    return attention, mlp
+
+
+def _rounding_for(
+    loader: WeightLoader, part: Attention | Mlp
+) -> QuantizedOutputKernels | DualOutputNorms | None:
+    """The kernels that quantize a part's input; with whole rows as well if it has a router."""
+    if not isinstance(part, SparseMlp):
+        return loader.quantized_kernels_for(_only_product(part))
+    experts = part.experts
+    return loader.dual_norms_for(
+        experts.gate_up if isinstance(experts, StackedExperts) else None
+    )
+
+
+def _only_product(part: Attention | Mlp) -> Linear | None:
+    """The only product that gets a part's input; None if there are several."""
+    if isinstance(part, GroupedAttention):
+        return part.query_key_value
+    if isinstance(part, LatentAttention):
+        return part.inward
+    return part.gate_up if isinstance(part, GatedMlp) else None
+
+
+def _attention(loader: WeightLoader, config: ModelConfig, index: int, at: str) -> Attention:
+    if config.latent is not None:
+        return read_latent_attention(loader, config, config.latent, index, at)
+    plan, hidden, head_dim = config.layers[index], config.hidden_size, config.head_dim
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    queries, keys = heads * head_dim, kv_heads * head_dim
+    parts = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    if config.fused_qkv:
+        parts = {"qkv_proj": queries + 2 * keys}
+    order = head_order(plan.rope, head_dim) if plan.rope else None
+    rows = _rows(order, heads, kv_heads)
+    norms = [
+        _head_norm(loader, config, f"{at}{name}", count, order)
+        for name, count in (("q_norm", heads), ("k_norm", kv_heads))
+    ]
+    sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
+    return GroupedAttention(
+        index,
+        heads,
+        kv_heads,
+        loader.fuse(at, parts, hidden, bias=config.qkv_bias, order=rows),
+        loader.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
+        AttentionStyle(config.attention_scale, plan.window, config.attention_softcap, sinks),
+        rope=config.ropes.index(plan.rope) if plan.rope else None,
+        query_norm=norms[0],
+        key_norm=norms[1],
+    )
+
+
+def _rows(order: Tensor | None, heads: int, kv_heads: int) -> Tensor | None:
+    """Row indices of fused queries, keys and values: the first two in a head's `order`."""
+    if order is None:
+        return None
+    dim, turning = len(order), heads + kv_heads
+    first = torch.arange(turning)[:, None] * dim
+    values = torch.arange(turning * dim, (turning + kv_heads) * dim)
+    return torch.cat(((first + order).flatten(), values))
+
+
+def _head_norm(
+    loader: WeightLoader, config: ModelConfig, name: str, heads: int, order: Tensor | None
+) -> Norm | None:
+    """The norm of queries or keys, over one head or over all of them, each in its `order`."""
+    if config.qk_norm is None:
+        return None
+    count = heads if config.qk_norm == "all" else 1
+    norm = read_norm(loader, config, name, count * config.head_dim)
+    if order is not None:
+        weight = norm.weight.view(count, -1)[:, order.to(loader.device)].flatten()
+        norm = replace(norm, weight=weight)
+    if loader.group is None or config.qk_norm != "all":
+        return norm
+    return ParallelNorm(norm.weight, norm.eps, group=loader.group)
+
+
+def read_norm(loader: WeightLoader, config: ModelConfig, name: str, size: int) -> Norm:
+    """Read a norm; 1 + weight is computed and kept in float32, where little of it is lost."""
+    weight = loader.take(f"{name}.weight", size)
+    weight = weight.float() + 1 if config.norm_adds_one else weight
+    return Norm(weight, config.norm_eps, loader.kernels)

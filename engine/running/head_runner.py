@@ -1,0 +1,52 @@
+"""Runs a draft head behind the forward passes of its model."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.attention.plan import Plan
+from engine.models.draft_head import DraftHead
+from engine.running.runner import ForwardOutput, Runner
+
+
+class HeadRunner(Protocol):
+    """Runs passes of a draft head, each over hidden states of a pass before it."""
+
+    def run(self, plan: Plan, rows: Seq[range], hidden: Tensor | None) -> ForwardOutput:
+        """Launch one pass. Its tokens are those behind the states in these `rows` of `hidden`,
+        the output of the model's last pass; None: of the head's own last pass.
+        """
+
+
+@dataclass(slots=True)
+class OwnHeadRunner:
+    """See HeadRunner. `runner` runs the head as it would any model."""
+
+    head: DraftHead
+    runner: Runner
+    _last: Tensor | None = None
+
+    def run(self, plan: Plan, rows: Seq[range], hidden: Tensor | None) -> ForwardOutput:
+        """See HeadRunner."""
+        source = self._last if hidden is None else hidden
+        assert source is not None, "the first pass is behind one of the model"
+        parts = [source[one.start : one.stop] for one in _merged(rows)]
+        torch.cat(parts, out=self.head.states[: len(plan.tokens)])
+        ran = self.runner.run(plan)
+        self._last = ran.hidden
+        return ran
+
+
+def _merged(rows: Iterable[range]) -> list[range]:
+    """The same rows in fewer ranges: one, if nothing is left out."""
+    merged = list[range]()
+    for one in rows:
+        if merged and merged[-1].stop == one.start:
+            merged[-1] = range(merged[-1].start, one.stop)
+        else:
+            merged.append(one)
+    return merged
