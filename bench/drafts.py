@@ -7,6 +7,8 @@ tokens: any two of them have occurred before, but what followed them predicts no
 
 Then a model drafts: the first layers of the model itself, whose other layers add little, so
 that drafts are often right. How little decides how often (`FAINT`), as it does for a real pair.
+Last, a model's own draft head does, which knows what the model does with the last token alone;
+all layers add little, again.
 """
 
 import json
@@ -45,6 +47,7 @@ DRAFTED = {
     "greedy": Sampling(ANSWER, temperature=0, ignore_eos=True),
     "sampled": Sampling(ANSWER, temperature=0.8, top_p=0.95, ignore_eos=True),
 }
+CONFIG = "config.json"
 MS = 1e3
 
 
@@ -64,6 +67,44 @@ def main() -> None:
     for kind, sampling in DRAFTED.items():
         for batch in BATCHES:
             _compare(kind, sampling, batch, plain, drafting)
+    with tempfile.TemporaryDirectory() as folder:
+        write_headed(Path(folder))
+        plain, drafting = _engine(folder, None), _engine(folder, '{"method": "mtp"}')
+    for kind, sampling in DRAFTED.items():
+        for batch in BATCHES:
+            _compare(kind, sampling, batch, plain, drafting)
+
+
+def write_headed(folder: Path) -> None:
+    """Write a model of LARGE with a draft head, in the layout of GLM-4.5 without experts."""
+    layers, hidden = LARGE.num_hidden_layers, LARGE.hidden_size
+    shape = replace(LARGE, num_hidden_layers=layers + 1)
+    write_checkpoint(folder, shape, dtype=torch.bfloat16)
+    weights = load_file(folder / WEIGHTS)
+    for name, weight in weights.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.mul_(FAINT)
+    words, ones = weights["model.embed_tokens.weight"], torch.ones(hidden).bfloat16()
+    only_the_token = torch.cat((torch.eye(hidden), torch.zeros(hidden, hidden)), 1).bfloat16()
+    head = {
+        "eh_proj": only_the_token,
+        "enorm": ones,
+        "hnorm": ones.clone(),
+        "embed_tokens": words.clone(),
+        "shared_head.norm": weights["model.norm.weight"].clone(),
+        "shared_head.head": weights["lm_head.weight"].clone(),
+    }
+    weights |= {f"model.layers.{layers}.{name}.weight": one for name, one in head.items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    config = json.loads((folder / CONFIG).read_text())
+    config |= {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "num_hidden_layers": layers,
+        "first_k_dense_replace": layers + 1,
+        "num_nextn_predict_layers": 1,
+    }
+    (folder / CONFIG).write_text(json.dumps(config))
 
 
 def write_pair(large: Path, small: Path) -> None:

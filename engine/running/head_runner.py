@@ -34,14 +34,14 @@ class OwnHeadRunner:
         """See HeadRunner."""
         source = self._last if hidden is None else hidden
         assert source is not None, "the first pass is behind one of the model"
-        parts = [source[one.start : one.stop] for one in _merged(rows)]
+        parts = [source[one.start : one.stop] for one in merged(rows)]
         torch.cat(parts, out=self.head.states[: len(plan.tokens)])
         ran = self.runner.run(plan)
         self._last = ran.hidden
         return ran
 
 
-def _merged(rows: Iterable[range]) -> list[range]:
+def merged(rows: Iterable[range]) -> list[range]:
     """The same rows in fewer ranges: one, if nothing is left out."""
     merged = list[range]()
     for one in rows:

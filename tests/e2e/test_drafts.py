@@ -1,4 +1,4 @@
-"""A draft model on decode nodes saves steps and changes no answer, also when one dies."""
+"""A draft model, or a draft head, saves steps and changes no answer, also when a node dies."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.e2e.cluster import Running, running, tokens_of
 from tests.e2e.streams import streamed_past_half
+from tests.fakes.draft_heads import headed, make_head_checkpoint
 from tests.fakes.driver import prompt
 
 PROMPTS = [prompt(length) for length in (3, 40, 90)]
@@ -16,8 +17,18 @@ ANSWER = 60
 
 async def test_a_draft_model_changes_no_answer(tiny: Path) -> None:
     """It is the model itself, so whatever it drafts is right, on each node that goes on."""
-    drafts = json.dumps({"model": str(tiny), "num_speculative_tokens": 3})
-    async with running(tiny, decode=2, speculative_config=drafts) as cluster:
+    drafts = {"model": str(tiny), "num_speculative_tokens": 3}
+    await no_answer_changes(tiny, {"speculative_config": json.dumps(drafts)})
+
+
+async def test_a_draft_head_changes_no_answer(tmp_path: Path) -> None:
+    """Prefill nodes make its KV of a prompt, and hand it over."""
+    await no_answer_changes(make_head_checkpoint(tmp_path, right=True), headed(3))
+
+
+async def no_answer_changes(model: Path, drafts: dict[str, str]) -> None:
+    """All drafts are right, and one of two decode nodes dies halfway through its answers."""
+    async with running(model, decode=2, **drafts) as cluster:
         alone = [tokens_of(await cluster.complete(one, max_tokens=ANSWER)) for one in PROMPTS]
         drafted, accepted = await counted(cluster)
         assert drafted == accepted > ANSWER
@@ -33,7 +44,7 @@ async def test_a_draft_model_changes_no_answer(tiny: Path) -> None:
         os.kill(cluster.engine("decode-0"), signal.SIGKILL)
         assert await asyncio.gather(*answers) == alone * 2
         await cluster.blocks_come_back()
-    async with running(tiny) as plain:
+    async with running(model) as plain:
         for tokens, said in zip(PROMPTS, alone, strict=True):
             assert tokens_of(await plain.complete(tokens, max_tokens=ANSWER)) == said
 

@@ -20,16 +20,17 @@ SPREAD = 0.2
 
 
 def make_head_checkpoint(
-    folder: Path, family: str = "deepseek_v3", *, right: bool = False
+    folder: Path, family: str = "deepseek_v3", *, right: bool = False, experts: bool = True
 ) -> Path:
     """A model of LAYERS layers, and one more layer that is a draft head.
 
     One that is `right` drafts what the model says: all layers add nothing, so that a token
     depends on the last one only. Another head knows nothing. `folder` also gets `whole`, which
-    is a model of all these layers, for `Reference`.
+    is a model of all these layers, for `Reference`. Without `experts` no layer has any.
     """
-    whole = make_checkpoint(folder / "whole", family, num_hidden_layers=LAYERS + 1)
-    made = make_checkpoint(folder / "model", family, num_hidden_layers=LAYERS)
+    dense: dict[str, Any] = {} if experts else {"first_k_dense_replace": LAYERS + 1}
+    whole = make_checkpoint(folder / "whole", family, num_hidden_layers=LAYERS + 1, **dense)
+    made = make_checkpoint(folder / "model", family, num_hidden_layers=LAYERS, **dense)
     weights = load_file(whole / WEIGHTS)
     for name, weight in weights.items():
         if right and ADDED.search(name):

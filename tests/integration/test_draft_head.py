@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from engine.request import PoolingRequest, RequestId, Sampling
+from engine.running.device import DeviceRunner
+from engine.running.head_runner import OwnHeadRunner
 from engine.scheduling.drafting import Drafter, Pace
 from engine.scheduling.sequence import Sequence as Seq
+from engine.stepping.head_drafter import HeadDrafter
 from engine.tiers.book import TierBook
 from engine.tiers.host_book import HostBook
 from engine.tiers.host_memory import HostMemory
@@ -164,14 +168,36 @@ def test_each_rank_has_its_part_of_the_head(tmp_path: Path, family: str) -> None
 
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("is_eager", [False, True])
+@pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
-def test_steps_of_a_device(tmp_path: Path, family: str, is_eager: bool) -> None:
-    """The head has graphs of its own, over the same KV memory."""
-    made, accelerator = make_head_checkpoint(tmp_path, family), FakeAccelerator()
-    engine = on_device(made, accelerator, enforce_eager=is_eager, **headed())
+def test_steps_of_a_device(tmp_path: Path, family: str, experts: bool, is_eager: bool) -> None:
+    """The head has graphs of its own, over the same KV memory; not where experts are looped."""
+    made = make_head_checkpoint(tmp_path, family, experts=experts)
+    engine = on_device(made, FakeAccelerator(), enforce_eager=is_eager, **headed())
+    assert isinstance(drafter := engine.scheduler.drafter, HeadDrafter)
+    assert isinstance(drafter.runner, OwnHeadRunner)
+    assert isinstance(runner := drafter.runner.runner, DeviceRunner)
+    assert (runner.graphs is None) is (is_eager or experts)
     judge, asked = compared(engine, made), requests(PROMPTS, GREEDY)
     assert run(engine, asked) == run(load(made), asked)
     assert judge.drafts > 100
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a CUDA device")
+@pytest.mark.parametrize("is_eager", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_real_device(right: Path, tmp_path: Path, family: str, is_eager: bool) -> None:
+    """In float32; a head that is right is as right there."""
+    settings = {"max_num_seqs": 6, "max_num_batched_tokens": 48}
+    room = {"device": "cuda", "enforce_eager": is_eager, "kv_cache_memory_bytes": 1 << 24}
+    asked = requests(PROMPTS, GREEDY)
+    for made in (right, make_head_checkpoint(tmp_path, family)):
+        engine = load(made, **settings, **room, **headed())
+        assert run(engine, asked) == run(load(made), asked)
+        told = engine.load
+        assert told.draft_tokens > 0
+        assert (told.accepted_tokens == told.draft_tokens) is (made == right)
 
 
 @samplings

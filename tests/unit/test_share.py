@@ -12,6 +12,7 @@ from engine.ranks.messages import (
     ComputeLogits,
     RankMessage,
     ReceiveTokens,
+    RunHead,
     RunPlan,
     decode,
     encode,
@@ -64,6 +65,19 @@ def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
     assert isinstance(told, RunPlan)
     sampling = plan.sampling and SamplingPlan([PLACEHOLDER] * len(plan.sampling.draws))
     assert told.read() == plan._replace(sampling=sampling)
+
+
+@given(
+    plan=st.builds(Plan, numbers, spans, spans, numbers, st.none(), sources),
+    rows=st.lists(st.builds(range, st.integers(0, 1 << 20), st.integers(0, 1 << 20))),
+    again=st.booleans(),
+)
+def test_a_pass_of_the_head_is_told_as_it_is(
+    plan: Plan, rows: list[range], again: bool
+) -> None:
+    told = decode(encode(RunHead.of(plan, rows, again=again)))
+    assert isinstance(told, RunHead)
+    assert (told.plan.read(), told.read_rows(), told.again) == (plan, rows, again)
 
 
 @pytest.mark.parametrize("message", [ComputeLogits(3), ClearBehind(5, 2), ReceiveTokens(4)])

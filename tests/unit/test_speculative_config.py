@@ -22,6 +22,15 @@ def test_a_model_is_one_that_drafts(method: str) -> None:
     assert config.method in (None, "draft_model")
 
 
+def test_a_head_drafts_few_tokens_unless_told() -> None:
+    config = read_speculative_config('{"method": "mtp"}')
+    assert (config.has_head, config.most_tokens) == (True, 3)
+    assert read_speculative_config('{"method": "mtp", "num_speculative_tokens": 5}') == (
+        SpeculativeConfig(method="mtp", num_speculative_tokens=5)
+    )
+    assert not read_speculative_config("{}").has_head
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -36,6 +45,7 @@ def test_a_model_is_one_that_drafts(method: str) -> None:
         ('{"model": " "}', "the model is empty"),
         ('{"method": "draft_model"}', "needs a model"),
         ('{"method": "ngram", "model": "draft"}', "ngram has no model"),
+        ('{"method": "mtp", "model": "draft"}', "mtp has no model"),
         ('{"draft": "model"}', "draft"),
     ],
 )
@@ -52,12 +62,13 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(
         (Role.DECODE, '{"model": "small"}', '{"model": "small"}'),
         (Role.PREFILL, '{"model": "small"}', None),
         (Role.PREFILL, "{}", "{}"),
+        (Role.PREFILL, '{"method": "mtp"}', '{"method": "mtp"}'),
         (Role.PREFILL, None, None),
     ],
 )
 def test_a_prefill_node_loads_no_draft_model(
     role: Role, text: str | None, told: str | None
 ) -> None:
-    """It draws one token of each answer."""
+    """It draws one token of each answer. A head's KV of the prompt is made there."""
     config = NodeConfig(model="m", speculative_config=text)
     assert engine_process_config(role, config, "n", "h").engine.speculative_config == told

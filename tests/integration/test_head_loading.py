@@ -1,0 +1,157 @@
+"""A draft head is loaded with its model: what it shares, what is refused, what it takes."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from engine.checkpoints.checkpoint import WEIGHTS
+from engine.errors import UnusableCheckpoint
+from engine.models.decoder import Decoder
+from engine.models.draft_head import DraftHead
+from engine.request import Sampling
+from engine.running.head_runner import OwnHeadRunner
+from engine.running.runner import PlainRunner
+from engine.stepping.head_drafter import HeadDrafter
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import edit_config, make_checkpoint
+from tests.fakes.device import on_device
+from tests.fakes.draft_heads import LAYERS, Reference, headed, make_head_checkpoint
+from tests.fakes.driver import load, prompt, requests, run
+from tests.fakes.packed import pack_stacks
+
+GREEDY = Sampling(max_tokens=24, temperature=0, ignore_eos=True)
+AT = f"model.layers.{LAYERS}."
+
+
+def head_of(engine: TorchEngine) -> tuple[Decoder, DraftHead]:
+    assert isinstance(engine.decoder, Decoder)
+    assert engine.decoder.draft_head is not None
+    return engine.decoder, engine.decoder.draft_head
+
+
+def test_copies_of_the_models_own_tensors_are_not_kept(tmp_path: Path) -> None:
+    """Published heads have both."""
+    decoder, head = head_of(load(make_head_checkpoint(tmp_path), **headed()))
+    assert head.embedding is decoder.embedding
+    assert head.output is decoder.head
+
+
+@pytest.mark.parametrize("name", ["embed_tokens", "shared_head.head"])
+def test_other_numbers_than_the_models_are_the_heads_own(tmp_path: Path, name: str) -> None:
+    made = make_head_checkpoint(tmp_path)
+    weights = load_file(made / WEIGHTS)
+    weights[f"{AT}{name}.weight"] = weights[f"{AT}{name}.weight"].flip(0)
+    save_file(weights, made / WEIGHTS, metadata={"format": "pt"})
+    engine, reference = load(made, **headed()), Reference.of(made)
+    for request in requests([prompt(17)], GREEDY):
+        engine.generate(request)
+    drafts = 0
+    while engine.load.waiting or engine.load.running:
+        engine.schedule()
+        for chunk in engine.scheduler.batch:
+            if chunk.drafts:
+                drafts += 1
+                wanted = reference.drafts(chunk.seq.tokens, len(chunk.drafts))
+                assert list(chunk.drafts) == wanted
+        engine.step()
+    assert drafts > 1
+
+
+def test_only_the_first_of_several_layers_drafts(tmp_path: Path) -> None:
+    made = make_head_checkpoint(tmp_path, right=True)
+    weights = load_file(made / WEIGHTS)
+    others = {
+        name.replace(AT, f"model.layers.{LAYERS + 1}."): weight.clone()
+        for name, weight in weights.items()
+        if name.startswith(AT)
+    }
+    save_file({**weights, **others}, made / WEIGHTS, metadata={"format": "pt"})
+    edit_config(made, {"num_nextn_predict_layers": 2})
+    engine, asked = load(made, **headed()), requests([prompt(17)], GREEDY)
+    assert run(engine, asked) == run(load(made), asked)
+    assert engine.load.accepted_tokens == engine.load.draft_tokens > 0
+
+
+def test_what_has_no_head_is_refused(llama: Path, tmp_path: Path) -> None:
+    made = make_head_checkpoint(tmp_path)
+    with pytest.raises(UnusableCheckpoint, match=r"--speculative-config: .*no layer for it"):
+        load(llama, **headed())
+    with pytest.raises(UnusableCheckpoint, match=r"--speculative-config: .*transformers'"):
+        load(made, model_impl="transformers", **headed())
+    weights = load_file(made / WEIGHTS)
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(AT)}
+    save_file(kept, made / WEIGHTS, metadata={"format": "pt"})
+    load(made)
+    named = f"--speculative-config: the draft head's tensor {AT}enorm.weight is missing"
+    with pytest.raises(UnusableCheckpoint, match=named):
+        load(made, **headed())
+    edit_config(made, {"num_nextn_predict_layers": 0})
+    with pytest.raises(UnusableCheckpoint, match="no layer for it"):
+        load(made, **headed())
+
+
+def test_a_model_that_only_classifies_has_no_use_for_it(tmp_path: Path) -> None:
+    made = make_checkpoint(tmp_path, "qwen3", auto="AutoModelForSequenceClassification")
+    assert load(made, **headed()).scheduler.drafter is None
+
+
+def test_nodes_with_and_without_it_do_not_exchange_kv(tmp_path: Path) -> None:
+    made = make_head_checkpoint(tmp_path)
+    with_head, plain = load(made, **headed()).info, load(made).info
+    assert with_head.fingerprint != plain.fingerprint
+    assert (with_head.kv_layers, plain.kv_layers) == (LAYERS + 1, LAYERS)
+    names = set(with_head.made_of) ^ set(plain.made_of)
+    assert names == {"draft_head"}
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+def test_weights_are_made_up_for_it(tmp_path: Path, family: str) -> None:
+    made = make_head_checkpoint(tmp_path, family)
+    (made / WEIGHTS).unlink()
+    made_up, asked = {"load_format": "dummy"}, requests([prompt(17)], GREEDY)
+    engine = load(made, **made_up, **headed())
+    assert run(engine, asked) == run(load(made, **made_up), asked)
+    assert engine.load.draft_tokens > 0
+
+
+def test_a_quantized_checkpoint_has_one(tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    pack_stacks(make_head_checkpoint(tmp_path, right=True), packed)
+    engine, asked = load(packed, **headed()), requests([prompt(17)], GREEDY)
+    assert run(engine, asked) == run(load(packed), asked)
+    assert engine.load.accepted_tokens == engine.load.draft_tokens > 0
+
+
+def test_on_a_device_kv_has_what_both_leave(tmp_path: Path) -> None:
+    """A block is counted once: the head's KV is one of its layers."""
+    made = make_head_checkpoint(tmp_path)
+    room = {"kv_cache_memory_bytes": None, "gpu_memory_utilization": 0.5}
+    (region,) = on_device(made, None, **room, **headed()).kv_regions
+    left = (1 << 29) - region.num_blocks * region.block_bytes
+    assert 0 < left < 1 << 20
+
+
+def test_blocks_are_cleared_by_the_model_alone(tmp_path: Path) -> None:
+    """Its head enters a block after the model has written to it."""
+    engine = load(make_head_checkpoint(tmp_path), dtype="bfloat16", **headed())
+    drafter = engine.scheduler.drafter
+    assert isinstance(drafter, HeadDrafter)
+    assert isinstance(drafter.runner, OwnHeadRunner)
+    assert isinstance(drafter.runner.runner, PlainRunner)
+    memory = drafter.runner.runner.memory
+    assert memory.block_rows is engine.memory.block_rows
+    memory.blocks[3].fill_(1)
+    memory.clear([3])
+    assert memory.blocks[3].eq(1).all()
+    engine.memory.clear([3])
+    assert memory.blocks[3].eq(0).all()
+
+
+@pytest.mark.parametrize(("tokens", "seats", "rows"), [(48, 64, 64), (48, 5, 48)])
+def test_there_is_room_for_the_states_of_the_largest_batch(
+    tmp_path: Path, tokens: int, seats: int, rows: int
+) -> None:
+    limits = {"max_num_batched_tokens": tokens, "max_num_seqs": seats}
+    _, head = head_of(load(make_head_checkpoint(tmp_path), **limits, **headed()))
+    assert head.states.shape == (rows, 32)
