@@ -119,8 +119,8 @@ class HeadDrafter:
         return [piece._replace(draws=False) for piece in pieces]
 
     def _may_draft(self, seq: Sequence) -> bool:
-        decodes = bool(seq.blocks) and not seq.parks and seq.pooling is None
-        return decodes and self._pace(seq).allowed(seq, seq.tokens_left - 1) > 0
+        decodes = seq.blocks and not seq.parks  # what ended, or was pooled, has none
+        return bool(decodes) and self._pace(seq).allowed(seq, seq.tokens_left - 1) > 0
 
     def _run_behind(self, drafts: Mapping[Sequence, Seq[int]]) -> dict[Sequence, int]:
         """Draw one more token behind these drafts, each by the head's state behind the last."""

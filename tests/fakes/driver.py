@@ -67,6 +67,18 @@ def drain(engine: TorchEngine) -> dict[RequestId, list[int]]:
     return answers
 
 
+def abort_some(engine: TorchEngine, asked: Iterable[Request]) -> None:
+    """Two of them are released while they run."""
+    for request in asked:
+        engine.generate(request)
+    for step in range(30):
+        engine.schedule()
+        engine.step()
+        if step in (2, 5) and engine.load.running:
+            engine.release(next(iter(engine.scheduler.sequences.running)))
+    assert_idle(engine)
+
+
 def assert_idle(engine: TorchEngine) -> None:
     """Nothing leaked."""
     engine.step()  # an idle engine checks its books

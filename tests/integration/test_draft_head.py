@@ -26,7 +26,7 @@ from engine.torch_engine import TorchEngine
 from tests.fakes.adapters import make_adapter, named
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.draft_heads import Reference, headed, make_head_checkpoint
-from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
+from tests.fakes.driver import abort_some, eager, hand_over, load, prompt, requests, run
 from tests.fakes.ranks import ranked
 from tests.integration.test_engine_speculation import SAMPLINGS, answers, samplings
 
@@ -275,12 +275,4 @@ def test_with_adapters_the_head_is_the_base_models(tmp_path: Path) -> None:
 
 
 def test_aborted_on_the_way(right: Path) -> None:
-    engine = load(right, **headed())
-    for request in requests(PROMPTS, GREEDY):
-        engine.generate(request)
-    for step in range(30):
-        engine.schedule()
-        engine.step()
-        if step in (2, 5) and engine.load.running:
-            engine.release(next(iter(engine.scheduler.sequences.running)))
-    assert_idle(engine)
+    abort_some(load(right, **headed()), requests(PROMPTS, GREEDY))

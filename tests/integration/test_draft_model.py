@@ -16,7 +16,7 @@ from tests.fakes.adapters import make_adapter, named
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.drafter import drafted_by
-from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
+from tests.fakes.driver import abort_some, eager, hand_over, load, prompt, requests, run
 from tests.fakes.ranks import ranked
 from tests.integration.test_engine_speculation import (
     SAMPLINGS,
@@ -237,15 +237,7 @@ def test_with_adapters_the_base_drafts(llama: Path, tmp_path: Path) -> None:
 
 
 def test_aborted_on_the_way(llama: Path, draft: Path) -> None:
-    engine, asked = load(llama, **drafted_by(draft)), requests(PROMPTS, GREEDY)
-    for request in asked:
-        engine.generate(request)
-    for step in range(30):
-        engine.schedule()
-        engine.step()
-        if step in (2, 5) and engine.load.running:
-            engine.release(next(iter(engine.scheduler.sequences.running)))
-    assert_idle(engine)
+    abort_some(load(llama, **drafted_by(draft)), requests(PROMPTS, GREEDY))
 
 
 @samplings
