@@ -26,8 +26,9 @@ The experts of gpt-oss may be packed as MXFP4; they are unpacked when they are r
 may be stored one by one, as published, or stacked, as in transformers. If a config asks for
 something that pdserve does not support, it is refused by name when a node starts. Layers for
 multi-token prediction can [draft tokens](../howto/speculate.md#the-models-own-draft-head), if
-they are stored as in DeepSeek V3 and GLM-4.5; else they are left out. A `config.json` that names code of its own (`auto_map`)
-runs by our code; Kimi K2, whose tokenizer is such code, needs a `tokenizer.json` beside it.
+they are stored as in DeepSeek V3 and GLM-4.5; else they are left out. A `config.json` that
+names code of its own (`auto_map`) runs by our code; Kimi K2, whose tokenizer is such code,
+needs a `tokenizer.json` beside it.
 
 Tests with random weights do not cover the value range of a published model. Gemma 2 and 3 and
 GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run

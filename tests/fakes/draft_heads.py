@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from engine.checkpoints.checkpoint import WEIGHTS
+from engine.scheduling.drafting import Drafter
+from engine.scheduling.sequence import Sequence as Seq
+from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 
 LAYERS = 2
@@ -129,3 +132,33 @@ class Reference:
 
     def _weight(self, name: str) -> Tensor:
         return self.weights[f"model.layers.{LAYERS}.{name}.weight"]
+
+
+@dataclass
+class Compared:
+    """A drafter whose greedy drafts have to be the reference's."""
+
+    drafter: Drafter
+    reference: Reference
+    drafts: int = 0
+
+    @classmethod
+    def watch(cls, engine: TorchEngine, reference: Reference) -> "Compared":
+        """Of an engine with a head, from now on."""
+        assert engine.scheduler.drafter is not None
+        engine.scheduler.drafter = judge = cls(engine.scheduler.drafter, reference)
+        return judge
+
+    def wanted(self, seq: Seq, most: int) -> int:
+        return self.drafter.wanted(seq, most)
+
+    def draft(self, granted: Mapping[Seq, int]) -> Mapping[Seq, Sequence[int]]:
+        made = self.drafter.draft(granted)
+        assert {seq: len(tokens) for seq, tokens in made.items()} == dict(granted)
+        for seq, tokens in made.items():
+            assert list(tokens) == self.reference.drafts(seq.tokens, len(tokens))
+            self.drafts += 1
+        return made
+
+    def record_acceptance(self, seq: Seq, drafted: int, accepted: int) -> None:
+        self.drafter.record_acceptance(seq, drafted, accepted)

@@ -4,8 +4,6 @@ The drafts are as sensitive as can be: a head that knows nothing drafts from all
 read, so KV of its own that is missing or false anywhere gives another draft.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ from msgspec.structs import replace
 from engine.request import PoolingRequest, RequestId, Sampling
 from engine.running.device import DeviceRunner
 from engine.running.head_runner import OwnHeadRunner
-from engine.scheduling.drafting import Drafter, Pace
-from engine.scheduling.sequence import Sequence as Seq
+from engine.scheduling.drafting import Pace
 from engine.stepping.head_drafter import HeadDrafter
 from engine.tiers.book import TierBook
 from engine.tiers.host_book import HostBook
@@ -25,7 +22,7 @@ from engine.tiers.tiers import Tiers
 from engine.torch_engine import TorchEngine
 from tests.fakes.adapters import make_adapter, named
 from tests.fakes.device import FakeAccelerator, on_device
-from tests.fakes.draft_heads import Reference, headed, make_head_checkpoint
+from tests.fakes.draft_heads import Compared, Reference, headed, make_head_checkpoint
 from tests.fakes.driver import abort_some, eager, hand_over, load, prompt, requests, run
 from tests.fakes.ranks import ranked
 from tests.integration.test_engine_speculation import SAMPLINGS, answers, samplings
@@ -53,33 +50,8 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "allowed", lambda pace, _seq, most: max(0, min(pace.most, most)))
 
 
-@dataclass
-class Compared:
-    """A drafter whose greedy drafts have to be the reference's."""
-
-    drafter: Drafter
-    reference: Reference
-    drafts: int = 0
-
-    def wanted(self, seq: Seq, most: int) -> int:
-        return self.drafter.wanted(seq, most)
-
-    def draft(self, granted: Mapping[Seq, int]) -> Mapping[Seq, Sequence[int]]:
-        made = self.drafter.draft(granted)
-        assert {seq: len(tokens) for seq, tokens in made.items()} == dict(granted)
-        for seq, tokens in made.items():
-            assert list(tokens) == self.reference.drafts(seq.tokens, len(tokens))
-            self.drafts += 1
-        return made
-
-    def record_acceptance(self, seq: Seq, drafted: int, accepted: int) -> None:
-        self.drafter.record_acceptance(seq, drafted, accepted)
-
-
 def compared(engine: TorchEngine, made: Path) -> Compared:
-    assert engine.scheduler.drafter is not None
-    engine.scheduler.drafter = judge = Compared(engine.scheduler.drafter, Reference.of(made))
-    return judge
+    return Compared.watch(engine, Reference.of(made))
 
 
 @pytest.mark.usefixtures("restless")
