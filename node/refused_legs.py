@@ -3,16 +3,20 @@
 That is a call with a mistake in it, or for a model that is not here.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from quart import Response, request
 
+from api.bodies import MOST_CHOICES
 from api.endpoints import REQUEST_ID
+from api.errors import BadRequest
 from api.generate import read_leg
 from api.generator import BAD_REQUEST, WHOLE, Leg
+from api.prompts import prompts_of
+from api.text_requests import MOST_CALLS
 from api.wire import UNREADABLE
 from kv_transfer.errors import MalformedTicket
 from node.legs import LegFinder
@@ -23,6 +27,18 @@ NOT_FOUND = 404
 class _Body(msgspec.Struct):
     kv_transfer_params: dict[str, Any] | None = None
     request_id: Any = None
+    prompt: Any = None
+    n: Any = None
+
+    @property
+    def num_choices(self) -> int:
+        """How many choices the call asks for: a refused one may have anything as `n`."""
+        n = self.n if isinstance(self.n, int) and 1 <= self.n <= MOST_CHOICES else 1
+        try:
+            prompts = prompts_of(self.prompt, "prompt") if isinstance(self.prompt, list) else ()
+        except BadRequest:
+            return n
+        return min(max(len(prompts), 1) * n, MOST_CALLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +53,19 @@ class RefusedLegs:
         status, is_endpoint = response.status_code, request.url_rule is not None
         if status == BAD_REQUEST or (status == NOT_FOUND and is_endpoint):
             body = await request.get_data(as_text=False)
-            leg = self._leg(body, request.headers.get(REQUEST_ID))
-            if leg.ticket is not None:
-                await self.decline(leg)
+            for leg in self._legs(body, request.headers.get(REQUEST_ID)):
+                if leg.ticket is not None:
+                    await self.decline(leg)
         return response
 
-    def _leg(self, data: str | bytes, outer_id: str | None) -> Leg:
+    def _legs(self, data: str | bytes, outer_id: str | None) -> Sequence[Leg]:
+        """The first choice's, or where a request id names KV, one of each choice."""
         try:
             body = msgspec.json.decode(data, type=_Body)
             leg = read_leg(body.kv_transfer_params)
         except (*UNREADABLE, MalformedTicket):
-            return WHOLE
+            return ()
         name = outer_id or body.request_id
         if leg != WHOLE or not isinstance(name, str):
-            return leg
-        return self.legs.of_request_id(name)
+            return (leg,)
+        return [self.legs.of_request_id(name, index) for index in range(body.num_choices)]

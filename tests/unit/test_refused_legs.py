@@ -93,6 +93,29 @@ async def test_kv_that_is_found_by_the_request_id_is_not_kept_either(*, in_body:
 
 
 @pytest.mark.parametrize(
+    ("asks", "choices"),
+    [
+        ({"n": 3}, 3),
+        ({"prompt": [[1, 2], "a"], "n": 2}, 4),
+        ({"prompt": [[1]] * 2_048, "n": 128}, 2_048),
+        ({"prompt": [], "n": 2}, 2),
+        ({"prompt": [1, "a"], "n": 2}, 2),
+        ({"n": 10**9}, 1),
+        ({"n": "3"}, 1),
+    ],
+)
+async def test_kv_that_is_found_by_the_request_id_is_kept_for_none_of_its_choices(
+    asks: dict[str, Json], choices: int
+) -> None:
+    door, name = Door(), "___prefill_addr_p:1___decode_addr_h:2_1"
+    assert await door.post("/v1/completions", COMPLETION | asks, name) == 400
+    assert door.sent == [
+        DeclineLeg(Leg(ticket=KvTicket(f"{name}#{index}", None, "p", 1, None)))
+        for index in range(choices)
+    ]
+
+
+@pytest.mark.parametrize(
     "body", [b"{", b"[]", b"\xff", {"kv_transfer_params": {"do_remote_prefill": True}}, {}]
 )
 async def test_a_call_that_names_no_kv_is_only_refused(body: object) -> None:
