@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from proxy.nodes.instances import ROLES
 from proxy.nodes.orders import OrderFailed, OrderSender
 from proxy.workers.api import PeerWorkers
 
+Kind = TypeVar("Kind")
 HELD = "held"
 READY, DRAINING = State.READY, State.DRAINING
 
@@ -50,17 +51,26 @@ class NodeUnreachable(ApiError):
     status = 502
 
 
-class OperatorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a call, which may be empty. `force`: even if it is the last decode node."""
+class UndrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a call, which may be empty, as may the others."""
+
+
+class DrainRequest(UndrainRequest, frozen=True):
+    """`force`: even if it is the last decode node."""
 
     force: bool = False
+
+
+class RoleRequest(DrainRequest, frozen=True):
+    """The same, and the new role."""
+
     role: str | None = None
 
 
-def read_operator_request(data: bytes) -> OperatorRequest:
+def read_operator_request(data: bytes, kind: type[Kind]) -> Kind:
     """Decode the body; raises BadRequest, naming the field."""
     try:
-        return msgspec.json.decode(data or b"{}", type=OperatorRequest)
+        return msgspec.json.decode(data or b"{}", type=kind)
     except UNREADABLE as error:
         wrong = explained(error)
         raise BadRequest(str(wrong), wrong.param) from error
@@ -86,7 +96,7 @@ class Operator:
             return node
         raise UnknownInstance(f"Instance {name!r} is not known here.", "instance")
 
-    async def drain(self, name: str, body: OperatorRequest) -> dict[str, Any]:
+    async def drain(self, name: str, body: DrainRequest) -> dict[str, Any]:
         """Send it no new work; running legs are finished."""
         node = self.find(name)
         said = f"Draining {node.address}"
@@ -114,7 +124,7 @@ class Operator:
         self._apply(address, None)
         await self.peers.put(HELD, address, None)
 
-    async def change_role(self, name: str, body: OperatorRequest) -> dict[str, Any]:
+    async def change_role(self, name: str, body: RoleRequest) -> dict[str, Any]:
         """Change the role once nothing is in flight; the node's own role cancels a change."""
         node, role = self.find(name), _role(body)
         if not node.ours:
@@ -182,7 +192,7 @@ class Operator:
         )
 
 
-def _role(body: OperatorRequest) -> Role:
+def _role(body: RoleRequest) -> Role:
     if body.role not in ROLES:
         raise BadRequest(f"role has to be one of {', '.join(ROLES)}.", "role")
     return ROLES[body.role]

@@ -8,7 +8,14 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from proxy.admin import shapes
-from proxy.admin.node_operations import Operator, UnknownInstance, read_operator_request
+from proxy.admin.node_operations import (
+    DrainRequest,
+    Operator,
+    RoleRequest,
+    UndrainRequest,
+    UnknownInstance,
+    read_operator_request,
+)
 from proxy.nodes.instances import Instances, read_instance
 
 JSON = "application/json"
@@ -77,15 +84,18 @@ class AdminRoutes:
 
     async def drain(self, name: str) -> Response:
         """Send the node no new work."""
-        return _json(await self.operator.drain(name, read_operator_request(await _body())))
+        body = read_operator_request(await _body(), DrainRequest)
+        return _json(await self.operator.drain(name, body))
 
     async def undrain(self, name: str) -> Response:
         """Send the node work again."""
+        read_operator_request(await _body(), UndrainRequest)
         return _json(await self.operator.undrain(name))
 
     async def change_role(self, name: str) -> Response:
         """Change the node's role once nothing is in flight there."""
-        done = await self.operator.change_role(name, read_operator_request(await _body()))
+        body = read_operator_request(await _body(), RoleRequest)
+        done = await self.operator.change_role(name, body)
         return _json(done, ACCEPTED if done["wanted_role"] else 200)
 
     async def show_workers(self) -> Response:

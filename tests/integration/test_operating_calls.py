@@ -26,7 +26,8 @@ from tests.integration.test_operating_nodes import KEY, tell
 @pytest.mark.parametrize("what", ["drain", "undrain", "role"])
 async def test_what_is_not_known_is_404(what: str) -> None:
     async with http_cluster(Cluster(1, 1)) as proxy:
-        code, said = await tell(proxy, "nobody", what, role="decode")
+        wish = {"role": "decode"} if what == "role" else {}
+        code, said = await tell(proxy, "nobody", what, **wish)
         assert (code, said["detail"]) == (404, "Instance 'nobody' is not known here.")
 
 
@@ -64,12 +65,34 @@ async def test_a_wish_that_cannot_be_read_is_400(data: bytes, param: str | None)
             assert (await refused.json())["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("what", "data", "reason"),
+    [
+        ("undrain", b"{", "Input data was truncated"),
+        ("undrain", b"[]", "Expected `object`, got `array`"),
+        ("undrain", b'{"force": true}', "Object contains unknown field `force`"),
+        ("drain", b'{"role": "decode"}', "Object contains unknown field `role`"),
+    ],
+)
+async def test_a_wish_that_is_not_for_this_call_is_400(
+    what: str, data: bytes, reason: str
+) -> None:
+    async with http_cluster(Cluster(1, 2)) as proxy:
+        if what == "undrain":
+            await tell(proxy, "d0", "drain")
+        before = proxy.http[1].identity.state
+        url = f"http://{proxy.url}/instances/d0/{what}"
+        async with proxy.session.post(url, data=data, headers=KEY) as refused:
+            assert refused.status == 400
+            assert (await refused.json())["error"]["message"] == reason
+        assert proxy.http[1].identity.state is before
+
+
 @pytest.mark.parametrize("what", ["drain", "role"])
 async def test_of_two_that_are_told_to_leave_at_once_one_stays(what: str) -> None:
+    wish = {"role": "prefill"} if what == "role" else {}
     async with http_cluster(Cluster(1, 2)) as proxy:
-        said = await asyncio.gather(
-            *(tell(proxy, name, what, role="prefill") for name in ("d0", "d1"))
-        )
+        said = await asyncio.gather(*(tell(proxy, name, what, **wish) for name in ("d0", "d1")))
         assert sorted(code for code, _ in said) in ([200, 409], [202, 409])
         stay = [(one.identity.role, one.identity.state) for one in proxy.http[1:]]
         assert stay.count((Role.DECODE, State.READY)) == 1

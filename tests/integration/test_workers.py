@@ -14,7 +14,7 @@ import uvloop
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
 from proxy.admin.drain_lock import DEAD_S, DRAIN_ASKED, LEAVING, DrainLock
-from proxy.admin.node_operations import DrainRefused, Operator, OperatorRequest
+from proxy.admin.node_operations import DrainRefused, DrainRequest, Operator
 from proxy.admission.errors import RateLimited
 from proxy.admission.limits import KeyLimits
 from proxy.admission.queue import QueueEntry
@@ -170,12 +170,12 @@ async def test_a_node_of_vllm_that_one_worker_holds_is_held_by_all() -> None:
     async with office() as house, open_session() as session:
         workers = [await house.comes(number) for number in range(2)]
         one, other = (operator_of(worker, session) for worker in workers)
-        await one.drain("v:1", OperatorRequest())
+        await one.drain("v:1", DrainRequest())
         assert states(one) == states(other) == {"v:1": DRAINING, "v:2": READY}
         other.registry.apply(vllm("v:1"), now=2.0)
         assert states(other)["v:1"] is DRAINING
         with pytest.raises(DrainRefused):
-            await other.drain("v:2", OperatorRequest())
+            await other.drain("v:2", DrainRequest())
         await other.undrain("v:1")
         one.registry.apply(vllm("v:1"), now=3.0)
         assert states(one) == states(other) == {"v:1": READY, "v:2": READY}
@@ -189,9 +189,9 @@ async def test_a_worker_that_dies_while_it_drains_a_node_stops_no_later_drain() 
         await dies.link.put(LEAVING, "v:1", DRAIN_ASKED)
         await house.goes(dies)
         with pytest.raises(DrainRefused):
-            await operator.drain("v:2", OperatorRequest())
+            await operator.drain("v:2", DrainRequest())
         lock.clock = lambda: 1.0 + DEAD_S
-        await operator.drain("v:2", OperatorRequest())
+        await operator.drain("v:2", DrainRequest())
         assert states(operator) == {"v:1": READY, "v:2": DRAINING}
 
 
