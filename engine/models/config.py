@@ -10,6 +10,7 @@ import msgspec
 
 from engine.checkpoints.packing import Packing, read_packing
 from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
+from engine.models.config_numbers import wrong_number
 from engine.models.expert_config import ExpertConfig, LatentConfig
 from engine.models.families import FAMILIES, LIST
 from engine.models.family import FULL, SLIDING, Family, generates
@@ -124,7 +125,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     except KeyError as error:
         raise UnusableCheckpoint(f"config.json: {error.args[0]} is missing") from error
     except (TypeError, ValueError, ArithmeticError, msgspec.ValidationError) as error:
-        raise UnusableCheckpoint(f"config.json: {error}") from error
+        raise UnusableCheckpoint(f"config.json: {wrong_number(raw) or error}") from error
 
 
 def _family(raw: Mapping[str, Any]) -> Family:

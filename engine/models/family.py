@@ -74,7 +74,12 @@ def windows(raw: Raw, kinds: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def every(raw: Raw, period: int) -> list[str]:
-    """Layer types: every `period`-th layer attends fully, the others (0: all) in a window."""
+    """Layer types: every `period`-th layer attends fully, the others (0: all) in a window.
+
+    Some configs have a word as their period, which is for models that name their layers too.
+    """
+    if not isinstance(period, int):
+        raise TypeError(f"sliding_window_pattern has to be a number, and is {period!r}")
     count: int = raw["num_hidden_layers"]
     return [SLIDING if not period or (at + 1) % period else FULL for at in range(count)]
 

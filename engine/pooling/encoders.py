@@ -30,6 +30,10 @@ def is_encoder(config: Mapping[str, Any]) -> bool:
 def longest_prompt(folder: Path, config: Mapping[str, Any]) -> int:
     """In tokens: as many as have positions, or sentence-transformers' maximum if smaller."""
     kind, positions = config.get("model_type"), config.get("max_position_embeddings", 512)
+    if not isinstance(positions, int):
+        raise UnusableCheckpoint(
+            f"config.json: max_position_embeddings has to be a number, and is {positions!r}"
+        )
     if kind in FROM_PADDING:
         padding = config.get("pad_token_id", 1)
         if not isinstance(padding, int):
@@ -38,6 +42,6 @@ def longest_prompt(folder: Path, config: Mapping[str, Any]) -> int:
     file = folder / SENTENCES
     try:
         said = json.loads(file.read_bytes()) if file.exists() else {}
-        return min(int(positions), int(said.get("max_seq_length") or positions))
+        return min(positions, int(said.get("max_seq_length") or positions))
     except (ValueError, TypeError, AttributeError) as error:
         raise UnusableCheckpoint(f"{file}: {error}") from error

@@ -188,6 +188,18 @@ def test_positions_behind_no_padding_are_refused(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("said", ["512", None])
+def test_a_number_of_positions_that_is_none_is_refused_by_its_name(
+    family: str, said: object, tmp_path: Path
+) -> None:
+    file = made(tmp_path, family) / "config.json"
+    config = json.loads(file.read_text()) | {"max_position_embeddings": said}
+    file.write_text(json.dumps(config))
+    with pytest.raises(UnusableCheckpoint, match=r"config.json: max_position_embeddings has"):
+        opened(tmp_path)
+
+
 def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path: Path) -> None:
     made(tmp_path, "bert")
     edit_config(tmp_path, {"num_hidden_layers": 3})
