@@ -69,10 +69,10 @@ def num_blocks(
 
 def check_fits(blocks: int, config: EngineConfig, max_len: int, budget: int) -> int:
     """`blocks`, if one sequence of full length fits in them; raises UnusableCheckpoint."""
-    if blocks < -(-max_len // config.block_size):
+    if blocks < (needed := -(-max_len // config.block_size)):
         raise UnusableCheckpoint(
-            f"{budget} bytes of KV hold {blocks * config.block_size} tokens, "
-            f"one sequence of --max-model-len {max_len} needs more"
+            f"{budget} bytes of KV hold {blocks} blocks of --block-size {config.block_size} "
+            f"tokens, one sequence of --max-model-len {max_len} needs {needed}"
         )
     return blocks
 

@@ -178,6 +178,10 @@ def test_memory_that_holds_no_sequence(folder: Path) -> None:
     refused(folder, "100000 bytes.*--max-model-len 512", kv_cache_memory_bytes=100_000)
 
 
+def test_memory_that_holds_no_block(folder: Path) -> None:
+    refused(folder, "0 blocks of --block-size 1099511.* needs 1$", block_size=1 << 40)
+
+
 def test_heads_that_do_not_share_evenly(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"num_attention_heads": 4, "num_key_value_heads": 3}
