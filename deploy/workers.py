@@ -21,7 +21,7 @@ import zmq
 from prometheus_client import generate_latest
 
 from deploy.supervisor import ProcessFailed, SupervisedProcess
-from discovery.lifeline import end_with, report_to_starter
+from discovery.lifeline import end_with_supervisor, report_to_starter
 from discovery.logs import start_logging
 from discovery.registry import Registry
 from discovery.terminal import handle_hang_ups
@@ -58,7 +58,7 @@ def run(config: ProxyConfig) -> None:
     say = start_logging(config.log_level, lossy=config.supervisor_fd is not None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to reload
     if config.supervisor_fd is not None:
-        end_with(config.supervisor_fd)
+        end_with_supervisor(config.supervisor_fd)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(config, say))

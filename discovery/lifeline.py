@@ -25,6 +25,20 @@ def end_with(fd: int, last_words: str | None = None) -> None:
     threading.Thread(target=_watch, args=told, name="lifeline", daemon=True).start()
 
 
+def end_with_supervisor(fd: int) -> None:
+    """End this process with its launcher, which has the other end of the socket `fd`.
+
+    Raises SystemExit if that is no open socket: nobody would hear what is reported there.
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)):
+            pass
+    except OSError as error:
+        told = f"--supervisor-fd {fd} is no open socket: {error.strerror}"
+        raise SystemExit(told) from error
+    end_with(fd)
+
+
 def die_with_parent() -> None:
     """Have the kernel kill this process with its parent, even while it is stopped (Linux).
 

@@ -22,7 +22,7 @@ from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
 from discovery.intake import check_receivable
-from discovery.lifeline import end_with, report_to_starter
+from discovery.lifeline import end_with_supervisor, report_to_starter
 from discovery.logs import start_logging
 from discovery.ports import listening_at, passive_address
 from discovery.registration import Registration, Role
@@ -62,7 +62,7 @@ def run(role: Role, config: NodeConfig) -> None:
     """Serve until told to stop; raises SystemExit with the reason if that is impossible."""
     start_logging(config.log_level, lossy=config.supervisor_fd is not None)
     if config.supervisor_fd is not None:
-        end_with(config.supervisor_fd)
+        end_with_supervisor(config.supervisor_fd)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(role, config))

@@ -25,7 +25,7 @@ from api.door.protocol import limited_protocol
 from api.pooling.model_config import load_pooling
 from api.shutdown_logging import hide_cancellation_tracebacks
 from api.text.tokenizing import load_text_codec
-from discovery.lifeline import end_with, report_to_starter
+from discovery.lifeline import end_with_supervisor, report_to_starter
 from discovery.logs import start_logging
 from discovery.registry import Registry
 from discovery.signed_calls import Signing
@@ -87,7 +87,7 @@ def run(config: ProxyConfig) -> None:
     # Nor is the caller: https://docs.python.org/3/howto/logging.html#optimization
     logging._srcfile = None
     if config.supervisor_fd is not None:
-        end_with(config.supervisor_fd)
+        end_with_supervisor(config.supervisor_fd)
     for stop in STOP_SIGNALS:
         signal.signal(stop, signal.SIG_DFL)  # end at once, until there is something to finish
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to reload
