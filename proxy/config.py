@@ -10,6 +10,7 @@ from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.checks import (
     at_least,
+    at_most,
     fits_in_messages,
     is_descriptor,
     is_host,
@@ -24,6 +25,7 @@ from proxy.serving.cors import normalized_origin
 Policy = Literal["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
 LocalPrefill = Literal["never", "auto", "always"]
 Allocator = Literal["auto", "system"]
+MOST_WORKERS = 256  # each is a process that needs a core to be of use
 AT_LEAST = {
     "recovery_wait_s": 0.0,
     "tries": 1,
@@ -125,6 +127,7 @@ class ProxyOptions(LimitOptions):
         LimitOptions.__post_init__(self)
         for name, least in AT_LEAST.items():
             at_least(least, name, getattr(self, name))
+        at_most(MOST_WORKERS, "workers", self.workers)
         not_empty(self)
         if not all("!" <= letter <= "~" for letter in self.foreign_api_key or ""):
             raise ValueError("--foreign-api-key must be printable ASCII without spaces")

@@ -8,6 +8,7 @@ from deploy.cli import parse
 from engine.errors import UnusableDevice
 from engine.running.accelerator import open_accelerator
 from node.config import MOST_THREADS
+from proxy.config import MOST_WORKERS
 
 NODE = ["decode", "--model", "m"]
 TOO_LARGE = str(1 << 63)
@@ -25,6 +26,8 @@ OTHER_BYTES = os.fsdecode(b"\xffpath")
         (["decode", "--model", OTHER_BYTES], "--model is no UTF-8"),
         (["up", "--lora-modules", f"a={OTHER_BYTES}"], "--lora-modules is no UTF-8"),
         (["proxy", "--workers", "2", "--text-cache-dir", OTHER_BYTES], "-dir is no UTF-8"),
+        (["proxy", "--workers", str(MOST_WORKERS + 1)], "--workers 257 has to be at most 256"),
+        (["up", "--workers", "1000000"], "--workers 1000000 has to be at most 256"),
         (["proxy", "--worker-of", "hub/é"], "--worker-of hub/é is set by the parent"),
         (["proxy", "--supervisor-fd", "-1"], "--supervisor-fd -1 has to be at least 0"),
         ([*NODE, "--supervisor-fd", "2147483648"], "--supervisor-fd 2147483648 has to be at"),
@@ -44,6 +47,11 @@ def test_it_is_refused_before_anything_runs(
 def test_what_fits_into_a_message_is_taken(value: str) -> None:
     _, bound = parse([*NODE, "--max-num-seqs", value])
     assert bound.arguments["config"].max_num_seqs == int(value)
+
+
+def test_as_many_workers_as_may_be_are_taken() -> None:
+    _, bound = parse(["proxy", "--workers", str(MOST_WORKERS)])
+    assert bound.arguments["config"].workers == MOST_WORKERS
 
 
 def test_one_proxy_by_itself_takes_a_path_of_any_bytes() -> None:
