@@ -68,7 +68,7 @@ class ResponseBuilder:
         deltas = self._read(piece)
         frames += map(self._add_delta, deltas)
         if not any(isinstance(one, str) for one in deltas) and frames:
-            self._pending_tokens.tokens.clear()
+            self._pending_tokens.clear()
         if piece.finish is not None:
             frames.append(self._finish(piece.finish))
         return b"".join(frames)

@@ -13,40 +13,55 @@ from api.logprobs import ChatTokenLogprob
 
 @dataclass(slots=True)
 class PendingTokens:
-    """Tokens of an answer whose text has not been sent yet."""
+    """Tokens of an answer whose text has not been sent yet.
+
+    `rest` is what has not been sent of the last token that was taken: a text may end within it.
+    """
 
     tokens: list[ChatTokenLogprob] = field(default_factory=list)
+    rest: bytes = b""
+
+    def clear(self) -> None:
+        """Drop them: they have become something else than text."""
+        self.tokens, self.rest = [], b""
 
     def take_for(self, text: str) -> Sequence[ChatTokenLogprob]:
         """Remove and return the tokens that this text is made of; drop those before them."""
-        near = self._candidates(text.encode())
+        said = text.encode()
+        near = self._candidates(said)
         later = self.tokens[len(near) :]
-        spelt = [bytes(one.bytes) for one in near]
+        spelt = [self.rest, *(bytes(one.bytes) for one in near)]
         begins = [0, *accumulate(map(len, spelt))]
-        place = _start_of(b"".join(spelt), text.encode(), begins)
-        end = place + len(text.encode())
-        tokens = list(zip(near, begins, begins[1:], strict=False))
+        whole = b"".join(spelt)
+        place = _start_of(whole, said, begins)
+        end = place + len(said)
+        tokens = list(zip(near, begins[1:], begins[2:], strict=False))
         self.tokens = [one for one, begin, _ in tokens if begin >= end] + later
+        self.rest = whole[end : next((one for one in begins if one >= end), end)]
         return [one for one, begin, over in tokens if begin < end and over > place]
 
     def _candidates(self, text: bytes) -> list[ChatTokenLogprob]:
         """The first tokens that spell the text; all of them if the first ones do not."""
-        end = 0
-        for number, one in enumerate(self.tokens, 1):
+        end = len(self.rest)
+        if text[:end] != self.rest[: len(text)]:
+            return self.tokens
+        for number, one in enumerate(self.tokens):
+            if end >= len(text):
+                return self.tokens[:number]
             begin, spelt = end, bytes(one.bytes)
             end += len(spelt)
             if text[begin:end] != spelt[: len(text) - begin]:
                 break
-            if end >= len(text):
-                return self.tokens[:number]
         return self.tokens
 
 
 def _start_of(spelt: bytes, text: bytes, begins: Sequence[int]) -> int:
     """The offset of the text, at a token's start if possible: white space may have been
-    dropped.
+    dropped. `begins[1]` is the first token's, behind the rest of the one before.
 
-    If the text occurs nowhere, as its letters differ from those of its tokens, it is 0.
+    If the text occurs nowhere, as its letters differ from those of its tokens, it is that.
     """
     at = next((one for one in begins if spelt.startswith(text, one)), None)
-    return max(spelt.find(text), 0) if at is None else at
+    if at is None:
+        at = spelt.find(text)
+    return begins[1] if at < 0 else at

@@ -1,9 +1,15 @@
 """Which tokens a response's text is made of."""
 
+from itertools import accumulate
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from api.logprobs import ChatTokenLogprob
 from api.responses.tokens import PendingTokens
+from api.text.stopping import StopStrings
 
 
 def tokens(*spelt: str | bytes) -> list[ChatTokenLogprob]:
@@ -12,7 +18,7 @@ def tokens(*spelt: str | bytes) -> list[ChatTokenLogprob]:
 
 
 @pytest.mark.parametrize(
-    ("given", "text", "told", "left"),
+    ("spelt", "text", "told", "left"),
     [
         (["the", " sea"], "the sea", ["the", " sea"], []),
         (["the", " sea"], "the", ["the"], [" sea"]),
@@ -25,11 +31,59 @@ def tokens(*spelt: str | bytes) -> list[ChatTokenLogprob]:
     ],
 )
 def test_tokens_are_told_beside_their_text(
-    given: list[str | bytes], text: str, told: list[str | bytes], left: list[str | bytes]
+    spelt: list[str | bytes], text: str, told: list[str | bytes], left: list[str | bytes]
 ) -> None:
-    pending = PendingTokens(tokens(*given))
+    pending = PendingTokens(tokens(*spelt))
     assert pending.take_for(text) == tokens(*told)
     assert pending.tokens == tokens(*left)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "texts", "told"),
+    [
+        (["aac", "bcbc"], ["aa", "c"], [["aac"], []]),
+        (["the", " s", "ea"], ["t", "h", "e s", "ea"], [["the"], [], [" s"], ["ea"]]),
+        (["lolo", "lo"], ["lo", "lolo"], [["lolo"], ["lo"]]),
+        (["abcd", "c"], ["ab", "cdc"], [["abcd"], ["c"]]),
+        (["ab<call>", "b"], ["a", "b"], [["ab<call>"], []]),
+        (["a<call>", "b"], ["a", "b"], [["a<call>"], ["b"]]),
+        (["ab", "c"], ["a", "d"], [["ab"], ["c"]]),
+    ],
+)
+def test_a_token_that_is_sent_in_two_texts_is_told_once(
+    spelt: list[str], texts: list[str], told: list[list[str]]
+) -> None:
+    """A stop string that might have begun within it has held its end back."""
+    pending = PendingTokens(tokens(*spelt))
+    assert [pending.take_for(text) for text in texts] == [tokens(*one) for one in told]
+
+
+def test_what_became_of_dropped_tokens_is_no_text() -> None:
+    pending = PendingTokens(tokens("ab<call>"))
+    pending.take_for("a")
+    pending.clear()
+    pending.tokens += tokens("b")
+    assert pending.take_for("b") == tokens("b")
+
+
+@given(
+    spelt=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=8),
+    stop=st.text("ab", min_size=2, max_size=4),
+)
+def test_each_token_of_a_text_is_told_once_whatever_a_stop_string_holds_back(
+    spelt: list[str], stop: str
+) -> None:
+    pending, matcher = PendingTokens(), StopStrings.of([stop]).matcher()
+    told, sent = list[ChatTokenLogprob](), ""
+    for number, (one, token) in enumerate(zip(spelt, tokens(*spelt), strict=True), 1):
+        pending.tokens.append(replace(token, logprob=-float(number)))
+        text = matcher.read(one) + (matcher.finish() if number == len(spelt) else "")
+        if text:
+            told += pending.take_for(text)
+            sent += text
+    begins = accumulate(map(len, spelt), initial=0)
+    of_text = [at for at, begin in enumerate(begins, 1) if begin < len(sent)]
+    assert [-one.logprob for one in told] == of_text
 
 
 def test_what_is_held_back_is_not_spelt_again_for_each_text() -> None:
