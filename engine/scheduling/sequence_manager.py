@@ -133,8 +133,8 @@ class SequenceManager:
         self._frees += 1
 
     def grow_or_preempt(self, seq: Sequence) -> bool:
-        """Get a block for its next token, preempting others; False: it was preempted itself."""
-        while seq.state is SequenceState.RUNNING and not self.try_grow(seq, seq.computed + 1):
+        """Get blocks for all its tokens, preempting others; False: it was preempted itself."""
+        while seq.state is SequenceState.RUNNING and not self.try_grow(seq, len(seq.tokens)):
             last = max((one for one in self.running.values() if not one.parks), key=_rank)
             self.watermark.record_preemption()
             self.preempt(last)

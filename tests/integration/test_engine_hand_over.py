@@ -110,6 +110,23 @@ def test_blocks_are_final_when_they_are_told_filled(folders: dict[str, Path]) ->
     assert first + drain(sink)[request.request_id] == expected
 
 
+@pytest.mark.parametrize("told", [2, 3, 17])
+@pytest.mark.parametrize("length", [31, 32, 33])
+def test_several_tokens_are_taken_up_wherever_the_prompt_ends(
+    folders: dict[str, Path], length: int, told: int
+) -> None:
+    """Its blocks have room for one of them, or for none."""
+    (request,) = requests([prompt(length)], GREEDY)
+    (expected,) = run(load(folders["llama"]), [request])
+    source, sink = load(folders["llama"]), load(folders["llama"])
+    park(source, [request])
+    move(source, sink, request)
+    sink.resume(request.request_id, expected[:told])
+    sink.schedule()
+    assert expected[:told] + drain(sink)[request.request_id] == expected
+    assert_idle(sink)
+
+
 @pytest.mark.parametrize("token", [-1, 384, 2**40])
 def test_a_token_that_there_is_not_is_refused_and_nothing_is_changed(
     folders: dict[str, Path], token: int
