@@ -1,6 +1,5 @@
 """Tokenizes prompts: truncated or refused by length first, and off the event loop if long."""
 
-import asyncio
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import TypeVar
 from api.errors import ContextTooLong
 from api.text.tokenizing import TextCodec, far_exceeds
 from api.text_requests import Tokens
+from api.threads import run_in_thread
 
 INLINE_SIZE = 2_000  # characters or bytes; encoding that many is quicker than starting a thread
 MOST_TOKENS = 1 << 20  # of a text, while its model's context length is unknown
@@ -87,5 +87,8 @@ def _too_long(context: int) -> ContextTooLong:
 
 
 async def run_off_loop(size: int, work: Callable[[], Done]) -> Done:
-    """Run the work in a thread if its `size` is large: inline, it would delay all streams."""
-    return work() if size <= INLINE_SIZE else await asyncio.to_thread(work)
+    """Run the work in a thread if its `size` is large: inline, it would delay all streams.
+
+    Raises TooBusy if there is no thread for it.
+    """
+    return work() if size <= INLINE_SIZE else await run_in_thread(work)

@@ -1,11 +1,12 @@
 """The grammars of one request: built with its tool calls, and checked before generation."""
 
-import asyncio
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from api.errors import BadRequest, TooBusy
+from api.threads import run_in_thread
 from api.tools.calling import ToolCalling
 from api.tools.functions import Function, InputSchema
 from api.tools.schemas import arguments_grammar
@@ -71,7 +72,7 @@ class RequestGrammars:
         """
         assert self.calling is not None
         try:
-            grammar = await asyncio.to_thread(self.calling.text_with_calls, aloud)
+            grammar = await run_in_thread(partial(self.calling.text_with_calls, aloud))
         except WireError as error:
             await self._unwritable()
             raise BadRequest(str(error), error.param) from error
@@ -81,9 +82,9 @@ class RequestGrammars:
         raise BadRequest(refusal, "tools")
 
     async def _build(self, formed: StructuredOutput) -> Grammar | None:
-        """Build the grammar in a thread, as schemas may be large. Raises WireError."""
+        """Build it in a thread, as schemas may be large. Raises WireError and TooBusy."""
         assert self.calling is not None
-        return await asyncio.to_thread(self.calling.calls_or_structured, formed)
+        return await run_in_thread(partial(self.calling.calls_or_structured, formed))
 
     async def _unwritable(self) -> Collection[str]:
         """Functions whose calls no grammar can express. Raises BadRequest for a strict one, and
@@ -93,7 +94,7 @@ class RequestGrammars:
         found = list[str]()
         for index, function in self.calling.tools.indexed:
             try:
-                grammar = await asyncio.to_thread(self.calling.call_grammar, function)
+                grammar = await run_in_thread(partial(self.calling.call_grammar, function))
                 refusal = await self._refusal(grammar)
             except WireError as error:
                 refusal = str(error)

@@ -11,7 +11,7 @@ from api.answering import TapFactory
 from api.choices import TextPiece
 from api.encoding import run_off_loop
 from api.envelopes import AnswerWriter
-from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
+from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of, error_body
 from api.generator import StreamFailed
 from api.messages.writer import MessageWriter
 from api.responses.writer import ResponseWriter
@@ -32,7 +32,7 @@ def no_comment() -> bytes:
 
 
 async def answer_body(writer: AnyWriter) -> bytes:
-    """The body of an answer that is not streamed; raises StreamFailed."""
+    """The body of an answer that is not streamed; raises StreamFailed and TooBusy."""
     async with aclosing(writer.answer.pieces()) as pieces:
         said = [piece async for piece in pieces]
     work = PLACE * (
@@ -90,7 +90,7 @@ def _tap(writer: AnyWriter, outlet: Outlet) -> TapFactory | None:
 
 
 def _error_of(writer: AnyWriter, failure: Exception) -> tuple[int, ErrorBody]:
-    if isinstance(failure, StreamFailed):
+    if isinstance(failure, StreamFailed | ApiError):
         return failure.status, body_of(failure)
     outer_id = writer.answer.request.outer_id
     log.error("request_id=%s broke off", outer_id, exc_info=failure)

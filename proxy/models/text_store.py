@@ -9,12 +9,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from api.defaults import AUTO, OPENAI, Defaults, load_defaults
+from api.errors import TooBusy
 from api.pooling.model_config import load_pooling
 from api.text.tokenizing import TextCodec, load_text_codec
 from api.text_files import TOKENIZER, BadParcel, TextFilesError, unpack, write_files
+from api.threads import run_in_thread
 from engine.pooling.config import PoolingConfig
 from proxy.models.cache import ParcelCache
 from proxy.models.fetching import Fetcher, NotFetched
@@ -88,7 +91,7 @@ class ModelTextStore:
             text = await self._load(digest, await self._fetch(digest, addresses))
         except TextFilesError as error:
             self._fail(digest, LoadFailure(str(error), None))
-        except (NotFetched, OSError) as error:  # a TimeoutError is an OSError
+        except (NotFetched, TooBusy, OSError) as error:  # a TimeoutError is an OSError
             reason = str(error) or f"not loaded within {LOADING_S:.0f} s"
             before = self._failures.get(digest)
             pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
@@ -107,7 +110,7 @@ class ModelTextStore:
     async def _fetch(self, digest: str, addresses: Sequence[str]) -> bytes:
         """From the disk cache, or from the first of these nodes that has it."""
         cache, reason = self.cache, "no node gives them"
-        if cache and (data := await asyncio.to_thread(cache.find, digest)):
+        if cache and (data := await run_in_thread(partial(cache.find, digest))):
             return data
         for address in addresses:
             try:
@@ -117,14 +120,14 @@ class ModelTextStore:
                 logger.warning("text files %s: %s", digest, reason)
                 continue
             if cache:
-                await asyncio.to_thread(cache.keep, digest, data)
+                await run_in_thread(partial(cache.keep, digest, data))
             return data
         raise NotFetched(reason)
 
     async def _load(self, digest: str, data: bytes) -> ModelText:
         """Load in a thread: a large vocabulary takes seconds."""
         async with asyncio.timeout(LOADING_S):
-            return await asyncio.to_thread(self.read, digest, data, self.generation_config)
+            return await run_in_thread(partial(self.read, digest, data, self.generation_config))
 
 
 def read_text(digest: str, data: bytes, generation_config: str) -> ModelText:

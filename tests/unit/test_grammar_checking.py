@@ -6,7 +6,6 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 import pytest
@@ -22,6 +21,7 @@ from engine.grammars.checking import (
 )
 from engine.request import LONGEST_SOURCE, Grammar
 from tests.fakes.hostile_grammars import ENDURED, REFUSED
+from tests.fakes.threads import NoThreads
 
 LATEST_S = PATIENCE * DEADLINE_S + START_S  # of a check for which a process has to start
 MOST_OF_SELECT = 1024
@@ -176,17 +176,6 @@ async def test_a_flood_is_told_to_come_again_and_the_known_go_on() -> None:
         assert busy >= len(slow) - MOST_WAITING
         assert all(isinstance(one, GrammarCheckBusy | GrammarRefused) for one in said)
         await checker.checked(OTHER)
-
-
-class NoThreads(ThreadPoolExecutor):
-    """Of a system that has no thread left for this process; `over` once it has again."""
-
-    over = False
-
-    def _adjust_thread_count(self) -> None:
-        if not self.over:
-            raise RuntimeError("can't start new thread")
-        super()._adjust_thread_count()
 
 
 async def test_for_want_of_threads_it_is_busy_and_no_longer_than_that() -> None:
