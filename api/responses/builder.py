@@ -3,7 +3,7 @@
 At most one item is open: another kind of text, or another call, closes it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
@@ -41,6 +41,9 @@ class ResponseBuilder:
     _name: str = field(default_factory=lambda: token_hex(12))
     _delta_prefix: bytes = b""  # how all delta events of the open item begin
     _pending_tokens: PendingTokens = field(default_factory=PendingTokens)
+    _starts: Iterator[int] = field(default_factory=lambda: iter(()))  # of texts just read
+    _cleared_at: int = 0  # no token is pending of text before this
+    _num_read: int = 0  # characters of text
 
     def next_number(self) -> int:
         """The sequence number of the next event."""
@@ -67,8 +70,10 @@ class ResponseBuilder:
         frames = [self._append(ItemKind.REASONING, piece.reasoning)] if piece.reasoning else []
         deltas = self._read(piece)
         frames += map(self._add_delta, deltas)
+        self._num_read += len(piece.text)
         if not any(isinstance(one, str) for one in deltas) and frames:
             self._pending_tokens.clear()
+            self._cleared_at = self._num_read
         if piece.finish is not None:
             frames.append(self._finish(piece.finish))
         return b"".join(frames)
@@ -82,22 +87,27 @@ class ResponseBuilder:
     def _read(self, piece: TextPiece) -> Sequence[str | CallDelta]:
         if self.call_stream is None:
             return [piece.text] if piece.text else []
-        return self.call_stream.read(piece.text, piece.finish)
+        deltas = self.call_stream.read(piece.text, piece.finish)
+        self._starts = iter(self.call_stream.content_starts)
+        return deltas
 
     def _add_delta(self, delta: str | CallDelta) -> bytes:
         if isinstance(delta, str):
-            return self._append(ItemKind.MESSAGE, delta) if delta else b""
+            start = next(self._starts, self._cleared_at)
+            behind, self._cleared_at = start - self._cleared_at, start + len(delta)
+            return self._append(ItemKind.MESSAGE, delta, max(0, behind))
         frames, kind = b"", ItemKind.CALL if delta.custom is UNSET else ItemKind.CUSTOM
         if delta.id is not UNSET and delta.name is not UNSET:
             frames = self._open_item(kind, delta.id, delta.name)
         return frames + (self._append(kind, delta.added) if delta.added else b"")
 
-    def _append(self, kind: ItemKind, text: str) -> bytes:
+    def _append(self, kind: ItemKind, text: str, behind: int = 0) -> bytes:
+        """The event of more text, with `behind` characters of calls since the last one."""
         frames = b"" if self.open and self.open.kind is kind else self._open_item(kind)
         assert self.open is not None
         logprobs = list[Raw]()
         if kind is ItemKind.MESSAGE and self._pending_tokens.tokens:
-            tokens = self._pending_tokens.take_for(text)
+            tokens = self._pending_tokens.take_for(text, behind)
             logprobs = [Raw(msgspec.json.encode(one)) for one in tokens]
         self.open.texts.append(text)
         if not logprobs:

@@ -25,15 +25,18 @@ class PendingTokens:
         """Drop them: they have become something else than text."""
         self.tokens, self.rest = [], b""
 
-    def take_for(self, text: str) -> Sequence[ChatTokenLogprob]:
-        """Remove and return the tokens that this text is made of; drop those before them."""
+    def take_for(self, text: str, behind: int = 0) -> Sequence[ChatTokenLogprob]:
+        """Remove and return the tokens that this text is made of; drop those before them.
+
+        At least `behind` bytes of calls come before it.
+        """
         said = text.encode()
-        near = self._candidates(said)
+        near = self.tokens if behind else self._candidates(said)
         later = self.tokens[len(near) :]
         spelt = [self.rest, *(bytes(one.bytes) for one in near)]
         begins = [0, *accumulate(map(len, spelt))]
         whole = b"".join(spelt)
-        place = _start_of(whole, said, begins)
+        place = _start_of(whole, said, begins, behind)
         end = place + len(said)
         tokens = list(zip(near, begins[1:], begins[2:], strict=False))
         self.tokens = [one for one, begin, _ in tokens if begin >= end] + later
@@ -55,13 +58,14 @@ class PendingTokens:
         return self.tokens
 
 
-def _start_of(spelt: bytes, text: bytes, begins: Sequence[int]) -> int:
+def _start_of(spelt: bytes, text: bytes, begins: Sequence[int], behind: int) -> int:
     """The offset of the text, at a token's start if possible: white space may have been
     dropped. `begins[1]` is the first token's, behind the rest of the one before.
 
     If the text occurs nowhere, as its letters differ from those of its tokens, it is that.
     """
-    at = next((one for one in begins if spelt.startswith(text, one)), None)
+    known = (one for one in begins if one >= behind and spelt.startswith(text, one))
+    at = next(known, None)
     if at is None:
-        at = spelt.find(text)
-    return begins[1] if at < 0 else at
+        at = spelt.find(text, behind)
+    return max(begins[1], behind) if at < 0 else at

@@ -112,6 +112,8 @@ class ToolCallStream:
     only_first: bool = False
     function_chosen: bool = False
     custom_tools: Container[str] = ()
+    content_starts: list[int] = field(default_factory=list)
+    """Where in the answer each text begins that the last `read` returned."""
     _calls: int = 0
     _ids: dict[str, bool] = field(default_factory=dict)  # whether each call is whole, by its id
     _input: CustomInputReader | None = None  # of the last call, if of a custom tool
@@ -123,6 +125,7 @@ class ToolCallStream:
         events = list(self.reader.read(text))
         if finish is not None:
             events += self.reader.finish(cut=finish is FinishReason.LENGTH)
+        self.content_starts = [one.start for one in events if isinstance(one, ContentText)]
         return list(self._deltas_of(events))
 
     def finish_reason(self, finish: FinishReason | None) -> str | None:

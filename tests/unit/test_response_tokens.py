@@ -7,9 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from api.generator import TokenEvent
 from api.logprobs import ChatTokenLogprob
+from api.reasoning.formats import ReasoningParser
 from api.responses.tokens import PendingTokens
+from api.sse import event_stream
 from api.text.stopping import StopStrings
+from engine.request import FinishReason, Logprob
+from tests.fakes.responses import CALL, CLOCK, CODEC, TOOLS, events_of, response_of
+from tests.fakes.text import EOS, FakeDoor
+from tests.unit.test_response_writing import writer
+
+FIRST: list[tuple[ReasoningParser, str, int]] = [
+    *(("none", "the sea.", at_once) for at_once in (1, 3, 40, 100)),
+    *(("qwen3", "<think>Hm.</think>", at_once) for at_once in (1, 3)),
+]
 
 
 def tokens(*spelt: str | bytes) -> list[ChatTokenLogprob]:
@@ -58,6 +70,14 @@ def test_a_token_that_is_sent_in_two_texts_is_told_once(
     assert [pending.take_for(text) for text in texts] == [tokens(*one) for one in told]
 
 
+def test_what_is_before_a_text_at_least_is_none_of_it() -> None:
+    pending = PendingTokens(tokens("}", "}", "}"))
+    assert pending.take_for("}", behind=2) == tokens("}")
+    assert pending.tokens == []
+    pending = PendingTokens(tokens("ab", "c", "de"))
+    assert pending.take_for("?", behind=3) == tokens("de")
+
+
 def test_what_became_of_dropped_tokens_is_no_text() -> None:
     pending = PendingTokens(tokens("ab<call>"))
     pending.take_for("a")
@@ -101,3 +121,27 @@ def test_what_is_held_back_is_not_spelt_again_for_each_text() -> None:
     assert [len(pending.take_for("a")) for _ in range(500)] == [1] * 500
     assert len(pending.tokens) == 500
     assert len(spelt) <= 2 * 500
+
+
+@pytest.mark.parametrize("said", [">", "l>", "}\n}", "tool_call> the cat", "東京>"])
+@pytest.mark.parametrize(("parser", "first", "at_once"), FIRST)
+async def test_tokens_of_calls_are_not_those_of_equal_text(
+    parser: ReasoningParser, first: str, said: str, at_once: int
+) -> None:
+    before = CODEC.encode(f"{first}{CALL}{said}{CLOCK}")
+    tokens = before + CODEC.encode(said)
+    scored = [(Logprob(token, -float(at), 1),) for at, token in enumerate(tokens)]
+    events = [
+        TokenEvent(tokens[at : at + at_once], logprobs=tuple(scored[at : at + at_once]))
+        for at in range(0, len(tokens), at_once)
+    ]
+    events.append(TokenEvent((EOS,), FinishReason.STOP, logprobs=((Logprob(EOS, 0.0, 1),),)))
+    include = ("message.output_text.logprobs",)
+    ours = await writer(
+        FakeDoor(lambda request, leg: events), parser, include=include, tools=TOOLS
+    )
+    sent = b"".join([one async for one in event_stream(ours)]).decode()
+    *_, last = response_of(events_of(sent))["output"]
+    assert last["content"][0]["text"] == said
+    told = [-one["logprob"] for one in last["content"][0]["logprobs"]]
+    assert told == list(range(len(before), len(tokens)))

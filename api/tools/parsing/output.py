@@ -21,9 +21,10 @@ class NotACall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContentText:
-    """More of the answer's content."""
+    """More of the answer's content, and where in the answer it begins."""
 
     text: str
+    start: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class ParserOutput:
     _held: list[str] = field(default_factory=list)
     _events: list[ParserEvent] = field(default_factory=list)
     _after_call: bool = False
+    _num_read: int = 0
 
     @property
     def held(self) -> str:
@@ -80,13 +82,14 @@ class ParserOutput:
     def hold(self, letter: str) -> None:
         """Add to the undecided text."""
         self._held.append(letter)
+        self._num_read += len(letter)
 
     def emit_content(self, *, but: int = 0) -> None:
         """The undecided text is content, except its last `but` characters."""
         held = self.held
         text, self._held = held[: len(held) - but], [held[len(held) - but :]]
         if text:
-            self._events.append(ContentText(text))
+            self._events.append(ContentText(text, self._num_read - len(held)))
             self._after_call = False
 
     def skip_content(self, text: str, place: int) -> int:
@@ -163,7 +166,8 @@ def _joined(events: Iterable[ParserEvent]) -> Iterable[ParserEvent]:
     """Join neighbouring content, and neighbouring arguments."""
     for kind, run in groupby(events, type):
         if kind is ContentText:
-            yield ContentText("".join(one.text for one in run if isinstance(one, ContentText)))
+            parts = [one for one in run if isinstance(one, ContentText)]
+            yield ContentText("".join(one.text for one in parts), parts[0].start)
         elif kind is CallArguments:
             yield CallArguments(
                 "".join(one.text for one in run if isinstance(one, CallArguments))
