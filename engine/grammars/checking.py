@@ -89,9 +89,11 @@ class GrammarChecker:
             return
         if not self._room.acquire(blocking=False):
             raise GrammarCheckBusy(BUSY)
+        left = [grammar]
         try:
-            turn = self._threads.submit(self.check, grammar)
+            turn = self._threads.submit(self._check_what_is, left)
         except RuntimeError as error:  # the system has no thread left for this process
+            left.clear()  # as the pool keeps a turn that it has no thread for
             self._room.release()
             raise GrammarCheckBusy(f"grammars cannot be checked now: {error}") from error
         turn.add_done_callback(lambda _: self._room.release())
@@ -101,6 +103,10 @@ class GrammarChecker:
         """Raises GrammarRefused or GrammarCheckBusy; the deadline begins with its turn."""
         if not self._known(grammar) and (said := self._asked(grammar)) != GOOD:
             raise GrammarRefused(said)
+
+    def _check_what_is(self, left: list[Grammar]) -> None:
+        for grammar in left:
+            self.check(grammar)
 
     def _known(self, grammar: Grammar) -> bool:
         """Whether it is known to be good; raises GrammarRefused if known to be bad."""

@@ -183,9 +183,10 @@ async def test_for_want_of_threads_it_is_busy_and_no_longer_than_that() -> None:
     with GrammarChecker(_threads=threads) as checker:
         for _ in range(MOST_WAITING + 1):
             with pytest.raises(GrammarCheckBusy, match="thread"):
-                await checker.checked(GOOD)
+                await checker.checked(OTHER)
         threads.over = True
         await checker.checked(GOOD)
+        assert list(checker._answers.good) == [GOOD], "what was refused is not checked later"
 
 
 def test_for_want_of_files_it_is_busy_and_no_longer_than_that() -> None:
