@@ -168,6 +168,7 @@ def add_drafter(
     if head is not None:
         most = most_drafting(settings, engine.memory.block_rows.device)
         save, longest = engine.save_evicted_blocks, settings.most_tokens
+        log.info("the draft head drafts up to %d tokens at a time", longest)
         engine.draft_with_head(HeadDrafter(head, engine.sampler, save, longest, most), most)
         return
     scheduler.drafter = NgramDrafter(settings)

@@ -1,5 +1,6 @@
 """A draft head is loaded with its model: what it shares, what is refused, what it takes."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,12 @@ def test_what_has_no_head_is_refused(llama: Path, tmp_path: Path) -> None:
     edit_config(made, {"num_nextn_predict_layers": 0})
     with pytest.raises(UnusableCheckpoint, match="no layer for it"):
         load(made, **headed())
+
+
+def test_the_log_tells_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        load(make_head_checkpoint(tmp_path), **headed(2))
+    assert "the draft head drafts up to 2 tokens at a time" in caplog.text
 
 
 def test_a_model_that_only_classifies_has_no_use_for_it(tmp_path: Path) -> None:
