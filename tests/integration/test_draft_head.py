@@ -21,7 +21,7 @@ from engine.tiers.host_memory import HostMemory
 from engine.tiers.tiers import Tiers
 from engine.torch_engine import TorchEngine
 from tests.fakes.adapters import make_adapter, named
-from tests.fakes.device import FakeAccelerator, on_device
+from tests.fakes.device import DEVICE, FakeAccelerator, on_device
 from tests.fakes.draft_heads import Compared, Reference, headed, make_head_checkpoint
 from tests.fakes.driver import abort_some, eager, hand_over, load, prompt, requests, run
 from tests.fakes.ranks import ranked
@@ -128,11 +128,13 @@ def test_preempted_is_undisturbed(strange: Path) -> None:
 
 
 @pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("devices", [0, 2])
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
-def test_each_rank_has_its_part_of_the_head(tmp_path: Path, family: str) -> None:
-    made = make_head_checkpoint(tmp_path, family)
-    asked = requests(PROMPTS, GREEDY)
-    with ranked(made, 2, (), **headed()) as engine:
+def test_each_rank_has_its_part_of_the_head(tmp_path: Path, family: str, devices: int) -> None:
+    """On devices with graphs of it."""
+    made = make_head_checkpoint(tmp_path, family, experts=not devices)
+    asked, accelerators = requests(PROMPTS, GREEDY), [FakeAccelerator() for _ in range(devices)]
+    with ranked(made, 2, accelerators, **(DEVICE if devices else {}), **headed()) as engine:
         judge = compared(engine, made)
         assert run(engine, asked) == run(load(made), asked)
         assert judge.drafts > 100
