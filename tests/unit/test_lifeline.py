@@ -13,7 +13,7 @@ from discovery.lifeline import ORPHANED, end_with_supervisor
 
 ROOT = Path(__file__).parents[2]
 CLOSED = "987"  # a descriptor that no process here opens
-PATIENCE_S = 30
+PATIENCE_S = 120
 WAIT = """
 import sys, threading
 from discovery.lifeline import end_with_supervisor
