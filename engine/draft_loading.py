@@ -1,7 +1,6 @@
-"""Opens what drafts for a model: a draft model beside it, its own draft head, or a lookup.
+"""Opens what drafts for a model: a draft model beside it, a draft head, or a lookup.
 
-A draft model is not split among ranks: the leading one has all of it. A draft head is split as
-the model is.
+A draft model is not split among ranks: the leading one has all of it.
 """
 
 import logging
@@ -10,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_json
@@ -18,12 +16,11 @@ from engine.checkpoints.linear import FEW
 from engine.checkpoints.placement import Placement
 from engine.errors import UnusableCheckpoint
 from engine.models.choosing import load_model, read_config
-from engine.models.decoder import Decoder
 from engine.models.family import generates
 from engine.models.model import Model
 from engine.placing import dtype_of, placement
 from engine.pooling.encoders import is_encoder
-from engine.running.head_runner import HeadRunner, OwnHeadRunner
+from engine.running.head_runner import HeadRunner
 from engine.running.opening import OpenDevice, runner_for
 from engine.sampling.sampler import Sampler
 from engine.scheduling.prompt_lookup import NgramDrafter
@@ -34,7 +31,6 @@ from engine.settings import (
     SpeculativeConfig,
     read_speculative_config,
 )
-from engine.sharding.group import RankGroup
 from engine.stepping.draft_model import ModelDrafter
 from engine.stepping.head_drafter import HeadDrafter
 from engine.torch_engine import TorchEngine
@@ -52,18 +48,6 @@ class DraftKvMemory(KvMemory):
 
         Numbers that are left over are finite, and masked.
         """
-
-
-class HeadKvMemory(DraftKvMemory):
-    """The model's KV memory, as its draft head uses it: what it enters is cleared already."""
-
-    def __init__(self, memory: KvMemory) -> None:
-        self._rows, device = memory.block_rows, memory.block_rows.device
-        sizes = memory.num_blocks, memory.block_size
-        super().__init__(memory.shape, *sizes, self._rows.dtype, device, memory.kernels)
-
-    def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        return self._rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +116,6 @@ def most_drafting(settings: SpeculativeConfig, device: torch.device) -> int | No
     return max(1, FEW // (1 + settings.most_tokens))
 
 
-def head_runner_for(
-    opened: OpenDevice | None,
-    model: Model,
-    memory: KvMemory,
-    limits: Limits,
-    group: RankGroup | None = None,
-    *,
-    eager: bool,
-) -> OwnHeadRunner | None:
-    """What runs the draft head that was loaded with a model, if one was; see `runner_for`."""
-    head = model.draft_head if isinstance(model, Decoder) else None
-    if head is None:
-        return None
-    ours = HeadKvMemory(memory)
-    return OwnHeadRunner(head, runner_for(opened, head, ours, limits, group, eager=eager))
-
-
 def add_drafter(
     engine: TorchEngine,
     config: EngineConfig,
@@ -190,7 +157,7 @@ def load_draft_model(
     if config.speculative_config is None:
         return None
     settings = read_speculative_config(config.speculative_config)
-    if settings.model is None:
+    if settings.model is None or not settings.has_draft_model:
         return None
     ours = replace(
         config,

@@ -5,12 +5,12 @@ import os
 import torch
 
 from engine.api import Engine, EngineInfo
-from engine.checkpoints.adapters import adapter_variant
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.end_tokens import end_tokens
-from engine.draft_loading import add_drafter, head_runner_for, load_draft_model
+from engine.draft_loading import add_drafter, load_draft_model
 from engine.errors import UnusableAdapter, UnusableCheckpoint, UnusableTier
 from engine.grammars.compiling import load_grammars
+from engine.head_loading import head_runner_for
 from engine.model_loading import Source, load_part, load_whole
 from engine.models.choosing import kv_variant
 from engine.models.decoder import Decoder
@@ -130,7 +130,7 @@ def _decoder_engine(
     kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
     variant = {
         **kv_variant(shape, max_len, config.quantization),
-        **adapter_variant(source.adapters),
+        **source.variant,
     }
     parts = checkpoint.made_of(variant)
     info = EngineInfo(

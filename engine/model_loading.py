@@ -1,19 +1,20 @@
 """Loads a model's weights and allocates its KV memory: all of it, or one rank's part."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from engine.attention.kv_memory import KvMemory, KvMemoryArgs
-from engine.checkpoints.adapters import read_adapters
+from engine.checkpoints.adapters import adapter_variant, read_adapters
 from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from engine.draft_loading import DraftModel, head_runner_for
+from engine.draft_loading import DraftModel
 from engine.errors import EngineError
+from engine.head_loading import HeadSource, head_runner_for, read_head, with_head
 from engine.kernels.cpu.native import CpuKernels
 from engine.lora.adapter import LoraAdapter
-from engine.models.choosing import AnyConfig, load_model, read_config, with_draft_head
+from engine.models.choosing import AnyConfig, load_model, read_config
 from engine.models.decoder import Decoder
 from engine.models.family import generates
 from engine.models.model import Model
@@ -26,7 +27,7 @@ from engine.running.head_runner import HeadRunner
 from engine.running.kv_budget import SizedModel, log_kv_cache_size
 from engine.running.opening import OpenDevice, runner_for
 from engine.running.runner import Runner
-from engine.settings import EngineConfig, drafts_by_head
+from engine.settings import EngineConfig
 from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
 from engine.sizing import check_fits, limits_of, max_len_of, most_verified, num_blocks
@@ -38,15 +39,23 @@ class Source(NamedTuple):
     checkpoint: Checkpoint
     shape: AnyConfig
     adapters: Sequence[LoraAdapter]
+    head: HeadSource | None
 
     @classmethod
     def read(cls, config: EngineConfig, checkpoint: Checkpoint | None = None) -> "Source":
         """Read all of it but the weights."""
         checkpoint = checkpoint or open_checkpoint(config.model, config.dummy_seed)
         shape = read_config(checkpoint, config.model_impl)
-        if drafts_by_head(config) and generates(checkpoint.config):
-            shape = with_draft_head(shape)
-        return cls(checkpoint, shape, read_adapters(config.lora_modules))
+        head = read_head(config, shape) if generates(checkpoint.config) else None
+        if head is not None:
+            shape = head.shape
+        return cls(checkpoint, shape, read_adapters(config.lora_modules), head)
+
+    @property
+    def variant(self) -> Mapping[str, str]:
+        """What the fingerprint has beside the model's checkpoint and the engine's settings."""
+        head = {} if self.head is None else self.head.variant
+        return {**adapter_variant(self.adapters), **head}
 
 
 class LoadedModel(NamedTuple):
@@ -108,12 +117,14 @@ def load_part(
 
     So has the KV of the `draft` model, for which room is left.
     """
-    checkpoint, shape, adapters = source
+    checkpoint, shape, adapters, head = source
     dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
     place = placement(config, shape, dtype, device, opened)
     place = replace(place, group=group, adapters=adapters)
     kernels, max_len = place.kernels, max_len_of(config, shape)
     model = load_model(checkpoint, shape, max_len, place)
+    if head is not None and isinstance(model, Decoder):
+        model = with_head(model, head, config, opened, group, limits)
     if isinstance(kernels, CpuKernels):
         kernels.move_to_large_pages()
     log_quantization(config, place)
@@ -124,19 +135,29 @@ def load_part(
         return KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
 
     sized = [SizedModel(model, memory_of, limits, most_verified(config, limits))]
-    if isinstance(model, Decoder) and (head := model.draft_head) is not None:
-        head.make_room(max(limits.max_tokens, limits.max_sequences))
-        sized.append(SizedModel(head, memory_of, limits, own_memory=False))
+    if isinstance(model, Decoder) and model.draft_head is not None:
+        sized.append(SizedModel(model.draft_head, memory_of, limits, own_memory=False))
     if draft is not None:
         block_bytes += draft.block_bytes
         sized.append(SizedModel(draft.model, draft.memory_of, draft.limits))
-    found = None if opened is None else opened.num_blocks(sized)
-    if found is None:
-        blocks = num_blocks(config, max_len, block_bytes, device)
-    else:
-        blocks = check_fits(found, config, max_len, found * block_bytes)
+    blocks = _num_blocks(config, max_len, block_bytes, device, opened, sized)
     if group is not None:
         blocks = group.all_reduce_min(blocks)
     if opened is not None:
         log_kv_cache_size(blocks, config.block_size, max_len)
     return model, (kv, blocks, config.block_size, dtype, device, kernels)
+
+
+def _num_blocks(
+    config: EngineConfig,
+    max_len: int,
+    block_bytes: int,
+    device: torch.device,
+    opened: OpenDevice | None,
+    sized: Sequence[SizedModel],
+) -> int:
+    """KV blocks: what a device has room for beside these models, or what the host has."""
+    found = None if opened is None else opened.num_blocks(sized)
+    if found is None:
+        return num_blocks(config, max_len, block_bytes, device)
+    return check_fits(found, config, max_len, found * block_bytes)

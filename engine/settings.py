@@ -20,11 +20,12 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     `ngram` searches the sequence for an earlier occurrence of its last tokens: at most
     `prompt_lookup_max` and at least `prompt_lookup_min` of them. `draft_model` asks the smaller
     `model`, a folder or a hub name; it is the default if there is one. `mtp` asks the
-    checkpoint's own layer for multi-token prediction. Batches in which more than
-    `disable_by_batch_size` sequences decode have no drafts; None: the engine chooses.
+    checkpoint's own layer for multi-token prediction, and `eagle3` the EAGLE-3 head `model`.
+    Batches in which more than `disable_by_batch_size` sequences decode have no drafts; None:
+    the engine chooses.
     """
 
-    method: Literal["ngram", "draft_model", "mtp"] | None = None
+    method: Literal["ngram", "draft_model", "mtp", "eagle3"] | None = None
     model: str | None = None
     num_speculative_tokens: Annotated[int, Meta(ge=1, le=MOST_SPECULATIVE_TOKENS)] | None = None
     disable_by_batch_size: Annotated[int, Meta(ge=1)] | None = None
@@ -38,26 +39,25 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError(f"prompt_lookup_min {bounds}, which is prompt_lookup_max")
         if self.model is not None and not self.model.strip():
             raise ValueError("the model is empty")
-        if self.method == "draft_model" and self.model is None:
-            raise ValueError("method draft_model needs a model")
+        if self.method in ("draft_model", "eagle3") and self.model is None:
+            raise ValueError(f"method {self.method} needs a model")
         if self.method in ("ngram", "mtp") and self.model is not None:
             raise ValueError(f"method {self.method} has no model")
 
     @property
     def has_head(self) -> bool:
-        """Whether the checkpoint's own draft head drafts."""
-        return self.method == "mtp"
+        """Whether a draft head drafts, from the model's hidden states."""
+        return self.method in ("mtp", "eagle3")
+
+    @property
+    def has_draft_model(self) -> bool:
+        """Whether a smaller model drafts."""
+        return self.model is not None and not self.has_head
 
     @property
     def most_tokens(self) -> int:
         """Tokens of the longest draft."""
         return self.num_speculative_tokens or (HEAD_TOKENS if self.has_head else DRAFT_TOKENS)
-
-
-def drafts_by_head(config: "EngineConfig") -> bool:
-    """Whether the model is to be loaded with its draft head."""
-    text = config.speculative_config
-    return text is not None and read_speculative_config(text).has_head
 
 
 def read_speculative_config(text: str) -> SpeculativeConfig:

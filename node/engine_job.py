@@ -41,7 +41,7 @@ def _speculation_of(role: Role, settings: str | None) -> str | None:
     """
     if settings is None or role is not Role.PREFILL:
         return settings
-    if read_speculative_config(settings).model is None:
+    if not read_speculative_config(settings).has_draft_model:
         return settings
     log.info("a prefill node loads no draft model")
     return None

@@ -6,8 +6,6 @@ For that see engine/models/transformers_model.py.
 import logging
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.placement import Placement
 from engine.errors import UnsupportedArchitecture, UnusableAdapter, UnusableCheckpoint
@@ -17,7 +15,7 @@ from engine.models.rope import reaches_far
 from engine.models.transformers_loading import load_transformers_model
 from engine.models.transformers_model import TransformersConfig, read_transformers_config
 from engine.models.weights import load_decoder
-from engine.settings import LORA_FLAG, SPECULATIVE_FLAG
+from engine.settings import LORA_FLAG
 
 AnyConfig = ModelConfig | TransformersConfig
 log = logging.getLogger(__name__)
@@ -45,20 +43,6 @@ def read_config(checkpoint: Checkpoint, implementation: str) -> AnyConfig:
             "transformers' own code runs this model, which is slower than ours: %s", error
         )
         return config
-
-
-def with_draft_head(config: AnyConfig) -> ModelConfig:
-    """The config of the model with its draft head; raises UnusableCheckpoint if it has none."""
-    if not isinstance(config, ModelConfig):
-        raise UnusableCheckpoint(
-            f"{SPECULATIVE_FLAG}: method mtp is for models that our own code runs, not "
-            "transformers'"
-        )
-    if not config.prediction_layers:
-        raise UnusableCheckpoint(
-            f"{SPECULATIVE_FLAG}: method mtp: this model has no layer for it"
-        )
-    return replace(config, draft_head=True)
 
 
 def load_model(
@@ -91,5 +75,4 @@ def kv_variant(
     if isinstance(config, TransformersConfig):
         return {"model_impl": "transformers", **weights}
     far = ["long" if reaches_far(rope, max_len) else "short" for rope in config.ropes]
-    head = {"draft_head": "mtp"} if config.draft_head else {}
-    return {"model_impl": "pdserve", "rope_factors": " ".join(far), **weights, **head}
+    return {"model_impl": "pdserve", "rope_factors": " ".join(far), **weights}

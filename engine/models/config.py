@@ -47,8 +47,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     queries and keys, or over all heads together. `embedding_scale_rounds`: the scale is rounded
     to the weights' dtype before it is used. `sinks`: each head has one (AttentionStyle).
     `prediction_layers`: layers in the checkpoint behind the last, for multi-token prediction;
-    with `draft_head` the first of them is loaded as one. `unused_names`: what names of such
-    tensors begin with in families whose heads are not. With `latent`,
+    `unused_names`: what names of such tensors begin with in families whose heads are not
+    loaded. `draft_head`: the model has one, the first of these layers, or another checkpoint's
+    that reads what goes into the layers `draft_inputs`. With `latent`,
     attention is over latents, whose rotated part is `head_dim` wide. `packing` says how the
     checkpoint stores quantized weights, if it does.
     """
@@ -84,6 +85,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     latent: LatentConfig | None = None
     prediction_layers: int = 0
     draft_head: bool = False
+    draft_inputs: tuple[int, ...] = ()
     unused_names: tuple[str, ...] = ()
     packing: Packing | None = None
 

@@ -18,8 +18,8 @@ from engine.checkpoints.linear import Linear
 from engine.kernels.rows import whole_rows
 from engine.lora.active import ActiveAdapters
 from engine.models.config import ModelConfig
-from engine.models.draft_head import DraftHead
-from engine.models.layer import Layer
+from engine.models.draft_head import DraftHead, LayerInputs
+from engine.models.layer import Layer, add_scaled
 from engine.models.model import Model
 from engine.models.norm import Norm, add_normed
 from engine.models.rope import Rotations
@@ -31,7 +31,8 @@ class Decoder:
 
     `embedding_scale` is the config's, rounded if the family rounds it. `adapters` tells the
     linear layers which rows have which LoRA adapter; None: there are none. `draft_head` has its
-    KV in the same memory, behind the layers'; it is None unless the config asks for it.
+    KV in the same memory, behind the layers'; it is None unless the config asks for it. If it
+    reads more than what the last layer returns, that is kept as `layer_inputs`.
     """
 
     config: ModelConfig
@@ -43,6 +44,7 @@ class Decoder:
     embedding_scale: float | None = None
     adapters: ActiveAdapters | None = None
     draft_head: DraftHead | None = None
+    layer_inputs: LayerInputs | None = None
 
     @property
     def kv_shape(self) -> KvShape:
@@ -73,10 +75,12 @@ class Decoder:
 
     def through(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
         """Run all layers and the last norm: the result of `embed` to that of `forward`."""
-        made: Tensor | None = None
-        for layer in self.layers:
+        made, scale, kept = None, self.config.residual_scale, self.layer_inputs
+        for index, layer in enumerate(self.layers):
+            if kept is not None and index in kept.layers:
+                kept.keep(index, add_scaled(hidden, made, scale))
             hidden, made = layer.forward(hidden, made, rotations, batch)
-        return whole_rows(add_normed(self.norm, made, hidden, self.config.residual_scale)[0])
+        return whole_rows(add_normed(self.norm, made, hidden, scale)[0])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] to [rows, vocabulary], float32."""

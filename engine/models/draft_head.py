@@ -1,65 +1,56 @@
-"""A draft head: a layer that predicts one token further than the model that it belongs to.
-
-It reads the model's hidden state at a position and the token behind that position, and predicts
-the token behind that one (multi-token prediction: DeepSeek-AI 2024, "DeepSeek-V3 Technical
-Report", section 2.2). It attends as any layer does, so it has KV of its own: one more layer in
-every block, behind those of the model.
-"""
+"""What drafts from a model's hidden states: the contract of draft heads, and what they read."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-import torch
-import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.attention.batch import Batch
-from engine.attention.kv_memory import KvShape
-from engine.attention.rotation import Rotation
-from engine.checkpoints.linear import Linear
-from engine.models.config import ModelConfig
-from engine.models.layer import Layer, add_scaled
-from engine.models.norm import Norm
+from engine.models.model import Model
+
+IMPOSSIBLE = -1e30
+"""The logit of a token that is never drafted. Finite: a row in which only such tokens are
+allowed is not one in which none is.
+"""
+
+
+class DraftHead(Model, Protocol):
+    """See Model: a head that predicts one token further than the model that it belongs to.
+
+    It reads a hidden state at a position and the token behind that position, and predicts the
+    token behind that one. Position p of a sequence is that of the state; its token is the one
+    at p + 1. The result of `forward` is itself a hidden state, for the position behind: so a
+    head drafts further tokens. It attends as any layer does, so it has KV of its own: one more
+    layer in every block, behind those of the model.
+    """
+
+    def make_room(self, rows: int) -> None:
+        """Allocate states for batches of so many tokens, before anything is captured."""
+
+    def take_in(self, states: Tensor, *, own: bool) -> None:
+        """Set the states that `forward` reads next, one for each token.
+
+        [tokens, width]: what the model told, or with `own` what the head's last pass returned.
+        """
 
 
 @dataclass(slots=True, eq=False)
-class DraftHead:
-    """See Model. Beside the tokens of a batch, `forward` reads the leading rows of `states`.
+class LayerInputs:
+    """The residual stream before some `layers` of a model, kept at fixed addresses.
 
-    Position p of a sequence is that of the hidden state; its token is the one at p + 1. The
-    result is itself a hidden state, for the position behind: so a head drafts further tokens.
-    `embedding` and `output` are the model's own, unless the checkpoint has others.
+    For heads that read more than what the last layer returns. `rows` [rows, layers * hidden]
+    has them side by side; the next forward pass overwrites it.
     """
 
-    config: ModelConfig
-    embedding: Tensor  # [vocabulary, hidden]
-    embedding_norm: Norm
-    state_norm: Norm
-    join: Linear  # [tokens, 2 * hidden] to [tokens, hidden]: the token's half is first
-    layer: Layer
-    norm: Norm
-    output: Linear
-    ropes: tuple[Tensor, ...]
-    kv_shape: KvShape  # the decoder's: all layers are in one KV memory
-    states: Tensor = field(init=False)  # [rows, hidden]
+    layers: tuple[int, ...]
+    rows: Tensor = field(init=False)
 
-    def __post_init__(self) -> None:
-        """No rows, until `make_room`."""
-        self.make_room(0)
+    def make_room(self, rows: int, like: Tensor) -> None:
+        """Allocate for batches of so many tokens; `like` [any, hidden] has width and dtype."""
+        self.rows = like.new_zeros(rows, len(self.layers) * like.shape[1])
 
-    def make_room(self, rows: int) -> None:
-        """Allocate `states` for batches of so many tokens, before anything is captured."""
-        self.states = self.embedding.new_zeros(rows, self.config.hidden_size)
-
-    def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
-        """See Model."""
-        embedded = self.embedding_norm(F.embedding(tokens, self.embedding))
-        states = self.state_norm(self.states[: len(tokens)])
-        hidden = self.join(torch.cat((embedded, states), 1))
-        rotations = [Rotation(rope, batch.positions) for rope in self.ropes]
-        hidden, made = self.layer.forward(hidden, None, rotations, batch)
-        return add_scaled(hidden, made, self.config.residual_scale)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """See Model: the logits of the token behind the next one."""
-        logits: Tensor = self.output(self.norm(hidden)).float()
-        return logits
+    def keep(self, layer: int, stream: Tensor) -> None:
+        """Keep the stream [tokens, hidden] before a layer, as often as that layer is read."""
+        width = stream.shape[1]
+        for at, one in enumerate(self.layers):
+            if one == layer:
+                self.rows[: len(stream), at * width : (at + 1) * width].copy_(stream)

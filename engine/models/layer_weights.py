@@ -36,7 +36,7 @@ def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
         made = norm(name)
         return made and norm_before(_rounding_for(loader, part), made)
 
-    attention = _attention(loader, config, index, f"{at}self_attn.")
+    attention = read_attention(loader, config, index, f"{at}self_attn.")
     mlp = read_mlp(loader, config, index)
     norms = before(attention, names.attention), before(mlp, names.mlp)
     few = _few_rows(loader, config, (attention, mlp), norms)
@@ -100,7 +100,13 @@ def _only_product(part: Attention | Mlp) -> Linear | None:
     return part.gate_up if isinstance(part, GatedMlp) else None
 
 
-def _attention(loader: WeightLoader, config: ModelConfig, index: int, at: str) -> Attention:
+def read_attention(
+    loader: WeightLoader, config: ModelConfig, index: int, at: str, inputs: int | None = None
+) -> Attention:
+    """Read the attention of layer `index`, whose tensors are under `at`.
+
+    It reads rows of `inputs` numbers; None: hidden states.
+    """
     if config.latent is not None:
         return read_latent_attention(loader, config, config.latent, index, at)
     plan, hidden, head_dim = config.layers[index], config.hidden_size, config.head_dim
@@ -120,7 +126,7 @@ def _attention(loader: WeightLoader, config: ModelConfig, index: int, at: str) -
         index,
         heads,
         kv_heads,
-        loader.fuse(at, parts, hidden, bias=config.qkv_bias, order=rows),
+        loader.fuse(at, parts, inputs or hidden, bias=config.qkv_bias, order=rows),
         loader.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
         AttentionStyle(config.attention_scale, plan.window, config.attention_softcap, sinks),
         rope=config.ropes.index(plan.rope) if plan.rope else None,

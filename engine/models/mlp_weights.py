@@ -35,10 +35,11 @@ def read_mlp(loader: WeightLoader, config: ModelConfig, index: int) -> Mlp:
     at = f"model.layers.{index}."
     if config.experts is not None and config.layers[index].sparse:
         return _sparse(loader, config, config.experts, at)
-    return _dense(loader, config, f"{at}mlp.", config.intermediate_size)
+    return read_dense_mlp(loader, config, f"{at}mlp.", config.intermediate_size)
 
 
-def _dense(loader: WeightLoader, config: ModelConfig, at: str, wide: int) -> GatedMlp:
+def read_dense_mlp(loader: WeightLoader, config: ModelConfig, at: str, wide: int) -> GatedMlp:
+    """Read an MLP without experts from the tensors under `at`; `wide` is its inner size."""
     parts = {"gate_proj": wide, "up_proj": wide}
     if config.fused_gate_up:
         parts = {"gate_up_proj": 2 * wide}
@@ -165,7 +166,9 @@ def _shared(
     gate = None
     if shared.gate is not None:
         gate = loader.fuse(at, {shared.gate: 1}, config.hidden_size, bias=False)
-    return SharedExpert(_dense(loader, config, f"{at}{shared.name}.", shared.width), gate)
+    return SharedExpert(
+        read_dense_mlp(loader, config, f"{at}{shared.name}.", shared.width), gate
+    )
 
 
 def _experts(

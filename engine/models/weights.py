@@ -17,9 +17,10 @@ from engine.lora.active import ActiveAdapters
 from engine.lora.stacking import AdapterStacker
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
-from engine.models.draft_weights import read_draft_head
+from engine.models.draft_head import LayerInputs
 from engine.models.family import TEXT, classifies
 from engine.models.layer_weights import read_layer, read_norm
+from engine.models.prediction_weights import read_prediction_head
 from engine.models.rope import rope_table
 from engine.models.shards import shard_adapter, shard_config, shard_tensors
 from engine.models.tensor_parallel import (
@@ -107,10 +108,13 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
         scale = torch.tensor(scale, dtype=loader.dtype).item()
     active = None if loader.adapters is None else loader.adapters.active
     decoder = Decoder(config, embedding, layers, norm, head, placed, scale, active)
-    if config.draft_head:
-        decoder = replace(decoder, draft_head=read_draft_head(loader, decoder, weight))
-    unused = range(config.kv_layers, config.num_layers + config.prediction_layers)
-    for name in (*config.unused_names, *(f"model.layers.{index}." for index in unused)):
+    behind = range(config.num_layers, config.num_layers + config.prediction_layers)
+    if config.draft_inputs:
+        decoder = replace(decoder, layer_inputs=LayerInputs(config.draft_inputs))
+    elif config.draft_head:
+        decoder = replace(decoder, draft_head=read_prediction_head(loader, decoder, weight))
+        behind = behind[1:]
+    for name in (*config.unused_names, *(f"model.layers.{index}." for index in behind)):
         loader.drop_all(name)
     return decoder
 

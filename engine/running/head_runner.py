@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.plan import Plan
-from engine.models.draft_head import DraftHead
+from engine.models.draft_head import DraftHead, LayerInputs
 from engine.running.runner import ForwardOutput, Runner
 
 
@@ -24,18 +24,23 @@ class HeadRunner(Protocol):
 
 @dataclass(slots=True)
 class OwnHeadRunner:
-    """See HeadRunner. `runner` runs the head as it would any model."""
+    """See HeadRunner. `runner` runs the head as it would any model.
+
+    A head that reads `inputs` of the model's layers reads no other output of the model.
+    """
 
     head: DraftHead
     runner: Runner
+    inputs: LayerInputs | None = None
     _last: Tensor | None = None
 
     def run(self, plan: Plan, rows: Seq[range], hidden: Tensor | None) -> ForwardOutput:
         """See HeadRunner."""
-        source = self._last if hidden is None else hidden
+        own = hidden is None
+        source = self._last if own else hidden if self.inputs is None else self.inputs.rows
         assert source is not None, "the first pass is behind one of the model"
         parts = [source[one.start : one.stop] for one in merged(rows)]
-        torch.cat(parts, out=self.head.states[: len(plan.tokens)])
+        self.head.take_in(parts[0] if len(parts) == 1 else torch.cat(parts), own=own)
         ran = self.runner.run(plan)
         self._last = ran.hidden
         return ran

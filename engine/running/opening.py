@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableDevice
 from engine.models.decoder import Decoder
-from engine.models.draft_head import DraftHead
+from engine.models.eagle_head import EagleHead
 from engine.models.experts import LoopedExperts, SparseMlp
 from engine.models.layer import Mlp
 from engine.models.model import Model
+from engine.models.prediction_head import PredictionHead
 from engine.models.tensor_parallel import ParallelMlp
 from engine.running.accelerator import Accelerator, open_accelerator
 from engine.running.device import DeviceRunner
@@ -106,7 +107,9 @@ def capturable(model: Model) -> bool:
 
     Looped experts read back which of them were chosen, and other modelling code is unknown.
     """
-    if isinstance(model, DraftHead):
+    if isinstance(model, EagleHead):
+        return True
+    if isinstance(model, PredictionHead):
         return not _asks(model.layer.mlp)
     return isinstance(model, Decoder) and not any(_asks(layer.mlp) for layer in model.layers)
 

@@ -23,16 +23,13 @@ from torch import Tensor
 
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
+from engine.models.draft_head import IMPOSSIBLE
 from engine.running.runner import Runner
 from engine.sampling.sampler import Sampler, SamplerRow
 from engine.scheduling.drafting import Pace, draft_in_turn
 from engine.scheduling.sequence import Sequence
 
 FIRST_LENGTH = 4
-IMPOSSIBLE = -1e30
-"""The logit of a token that the draft model does not have. Finite: a row in which only such
-tokens are allowed is not one in which none is.
-"""
 UNKNOWN = 0
 """Is read instead of a token that the draft model does not have."""
 

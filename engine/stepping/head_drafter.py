@@ -1,4 +1,4 @@
-"""Draft tokens from the model's own draft head (engine/models/draft_head.py).
+"""Draft tokens from a draft head (engine/models/draft_head.py).
 
 The head reads the model's hidden states, which exist only while a step's output does. So it is
 run behind every step, over all tokens whose next token is known by then: those of prompts, and

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -75,9 +75,16 @@ def _head(weights: dict[str, Tensor], *, right: bool) -> dict[str, Tensor]:
     return {f"{at}{name}.weight": weight for name, weight in made.items()}
 
 
+class ReferenceHead(Protocol):
+    """A model and its head by transformers' modules, each time from the first token on."""
+
+    def drafts(self, tokens: Sequence[int], most: int) -> list[int]:
+        """What the head drafts greedily behind `tokens`, of which the last was just said."""
+
+
 @dataclass
 class Reference:
-    """The model and its head by transformers' modules, each time from the first token on."""
+    """See ReferenceHead, for heads that `make_head_checkpoint` made."""
 
     whole: Any
     layer: nn.Module
@@ -98,7 +105,7 @@ class Reference:
 
     @torch.inference_mode()
     def drafts(self, tokens: Sequence[int], most: int) -> list[int]:
-        """What the head drafts greedily behind `tokens`, of which the last was just said."""
+        """See ReferenceHead."""
         states = self.whole.model(torch.tensor([tokens[:-1]]), use_cache=False)[0][0]
         read, drafted = list(tokens[1:]), list[int]()
         while True:
@@ -139,11 +146,11 @@ class Compared:
     """A drafter whose greedy drafts have to be the reference's."""
 
     drafter: Drafter
-    reference: Reference
+    reference: ReferenceHead
     drafts: int = 0
 
     @classmethod
-    def watch(cls, engine: TorchEngine, reference: Reference) -> "Compared":
+    def watch(cls, engine: TorchEngine, reference: ReferenceHead) -> "Compared":
         """Of an engine with a head, from now on."""
         assert engine.scheduler.drafter is not None
         engine.scheduler.drafter = judge = cls(engine.scheduler.drafter, reference)

@@ -1,5 +1,6 @@
 """A draft head is loaded with its model: what it shares, what is refused, what it takes."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from engine.checkpoints.checkpoint import WEIGHTS
 from engine.errors import UnusableCheckpoint
 from engine.models.decoder import Decoder
-from engine.models.draft_head import DraftHead
+from engine.models.eagle_head import EagleHead
+from engine.models.prediction_head import PredictionHead
 from engine.request import Sampling
 from engine.running.head_runner import OwnHeadRunner
 from engine.running.runner import PlainRunner
@@ -19,15 +21,16 @@ from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.device import on_device
 from tests.fakes.draft_heads import LAYERS, Reference, headed, make_head_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
+from tests.fakes.eagle_heads import eagled, make_eagle
 from tests.fakes.packed import pack_stacks
 
 GREEDY = Sampling(max_tokens=24, temperature=0, ignore_eos=True)
 AT = f"model.layers.{LAYERS}."
 
 
-def head_of(engine: TorchEngine) -> tuple[Decoder, DraftHead]:
+def head_of(engine: TorchEngine) -> tuple[Decoder, PredictionHead]:
     assert isinstance(engine.decoder, Decoder)
-    assert engine.decoder.draft_head is not None
+    assert isinstance(engine.decoder.draft_head, PredictionHead)
     return engine.decoder, engine.decoder.draft_head
 
 
@@ -162,3 +165,88 @@ def test_there_is_room_for_the_states_of_the_largest_batch(
     limits = {"max_num_batched_tokens": tokens, "max_num_seqs": seats}
     _, head = head_of(load(make_head_checkpoint(tmp_path), **limits, **headed()))
     assert head.states.shape == (rows, 32)
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("six"), num_hidden_layers=6)
+
+
+def test_an_eagle_head_in_the_form_of_speculators(six: Path, tmp_path: Path) -> None:
+    """Its layer's config is nested."""
+    head = make_eagle(tmp_path / "head", words=96)
+    flat = json.loads((head / "config.json").read_text())
+    outer = {"draft_vocab_size": flat.pop("draft_vocab_size"), "target_hidden_size": 32}
+    nested = {**outer, "speculators_model_type": "eagle3", "transformer_layer_config": flat}
+    asked = requests([prompt(40)], GREEDY)
+    one = load(six, **eagled(head))
+    (head / "config.json").write_text(json.dumps(nested))
+    other = load(six, **eagled(head))
+    assert run(one, asked) == run(other, asked)
+    assert one.load.draft_tokens == other.load.draft_tokens > 0
+
+
+def test_an_eagle_head_shares_the_models_embedding(six: Path, tmp_path: Path) -> None:
+    engine = load(six, **eagled(make_eagle(tmp_path / "head")))
+    assert isinstance(engine.decoder, Decoder)
+    assert isinstance(head := engine.decoder.draft_head, EagleHead)
+    assert head.embedding is engine.decoder.embedding
+
+
+def test_nodes_with_different_heads_do_not_exchange_kv(six: Path, tmp_path: Path) -> None:
+    some = [
+        make_eagle(tmp_path / "a", words=96),
+        make_eagle(tmp_path / "b", words=96, norm_before_residual=True),
+    ]
+    infos = [load(six, **eagled(one)).info for one in (some[0], *some)]
+    assert infos[0].fingerprint == infos[1].fingerprint != infos[2].fingerprint
+    assert {one.kv_layers for one in infos} == {7}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_hidden_layers": 2}, "2 layers, a head has one"),
+        ({"target_hidden_size": 64}, "hidden states of 64 numbers, the model's have 32"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 6]}, "reads layers 2, 6 of a model of 6"),
+        ({"eagle_aux_hidden_state_layer_ids": "all"}, "Expected `array`"),
+        ({"vocab_size": 500}, "for 500 tokens, the model has 384"),
+        ({"num_key_value_heads": 4}, "4 heads of 8 numbers, unlike the model's"),
+        ({"head_dim": 16}, "2 heads of 16 numbers, unlike the model's"),
+        ({"draft_vocab_size": -1}, ">= 1"),
+        ({"draft_vocab_size": 95}, "tensor lm_head.weight is"),
+        ({"hidden_size": "32"}, "hidden_size has to be a number"),
+        ({"transformer_layer_config": 3}, "transformer_layer_config is no object"),
+    ],
+)
+def test_an_eagle_head_of_another_model_is_refused(
+    six: Path, tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    head = make_eagle(tmp_path / "head", words=96)
+    edit_config(head, changes)
+    with pytest.raises(UnusableCheckpoint, match=f"--speculative-config.*{reason}"):
+        load(six, **eagled(head))
+
+
+def test_tensors_of_another_head_are_refused_by_name(six: Path, tmp_path: Path) -> None:
+    head = make_eagle(tmp_path / "head", words=96)
+    weights = load_file(head / WEIGHTS)
+    wrong = {
+        "d2t": {**weights, "d2t": weights["d2t"] + 384},
+        "fc.weight": {**weights, "fc.weight": weights["fc.weight"][:, :64]},
+        "tensors too many": {**weights, "more": weights["norm.weight"]},
+        "midlayer.hidden_norm.weight is missing": {
+            name: one for name, one in weights.items() if "hidden_norm" not in name
+        },
+    }
+    for told_of, tensors in wrong.items():
+        kept = {name: one.contiguous().clone() for name, one in tensors.items()}
+        save_file(kept, head / WEIGHTS, metadata={"format": "pt"})
+        with pytest.raises(UnusableCheckpoint, match=f"--speculative-config.*{told_of}"):
+            load(six, **eagled(head))
+
+
+def test_attention_over_latents_has_no_eagle_head(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", "deepseek_v3", num_hidden_layers=6)
+    with pytest.raises(UnusableCheckpoint, match="unlike the model's"):
+        load(model, **eagled(make_eagle(tmp_path / "head")))

@@ -7,6 +7,8 @@ from engine.settings import SpeculativeConfig, read_speculative_config
 from node.config import NodeConfig
 from node.engine_job import engine_process_config
 
+EAGLE = '{"method": "eagle3", "model": "head"}'
+
 
 def test_what_vllm_writes_is_understood() -> None:
     text = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}'
@@ -46,6 +48,7 @@ def test_a_head_drafts_few_tokens_unless_told() -> None:
         ('{"method": "draft_model"}', "needs a model"),
         ('{"method": "ngram", "model": "draft"}', "ngram has no model"),
         ('{"method": "mtp", "model": "draft"}', "mtp has no model"),
+        ('{"method": "eagle3"}', "eagle3 needs a model"),
         ('{"draft": "model"}', "draft"),
     ],
 )
@@ -63,6 +66,11 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(
         (Role.PREFILL, '{"model": "small"}', None),
         (Role.PREFILL, "{}", "{}"),
         (Role.PREFILL, '{"method": "mtp"}', '{"method": "mtp"}'),
+        (
+            Role.PREFILL,
+            '{"method": "eagle3", "model": "h"}',
+            '{"method": "eagle3", "model": "h"}',
+        ),
         (Role.PREFILL, None, None),
     ],
 )

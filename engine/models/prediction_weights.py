@@ -1,4 +1,4 @@
-"""The tensors of a draft head, which a checkpoint has behind its last layer."""
+"""The tensors of a layer for multi-token prediction, which a checkpoint has behind its last."""
 
 from functools import partial
 
@@ -10,13 +10,15 @@ from engine.checkpoints.linear import Linear
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.errors import UnusableCheckpoint
 from engine.models.decoder import Decoder
-from engine.models.draft_head import DraftHead
 from engine.models.layer_weights import read_layer, read_norm
+from engine.models.prediction_head import PredictionHead
 from engine.models.tensor_parallel import VocabParallelHead
 from engine.settings import SPECULATIVE_FLAG
 
 
-def read_draft_head(loader: WeightLoader, decoder: Decoder, words: Tensor) -> DraftHead:
+def read_prediction_head(
+    loader: WeightLoader, decoder: Decoder, words: Tensor
+) -> PredictionHead:
     """Read the first layer for multi-token prediction; `words` [words, hidden] is what the
     decoder's own output layer is made of, this rank's rows of it.
 
@@ -31,12 +33,12 @@ def read_draft_head(loader: WeightLoader, decoder: Decoder, words: Tensor) -> Dr
         loader.adapters = adapters
 
 
-def _read(loader: WeightLoader, decoder: Decoder, words: Tensor) -> DraftHead:
+def _read(loader: WeightLoader, decoder: Decoder, words: Tensor) -> PredictionHead:
     config, hidden = decoder.config, decoder.config.hidden_size
     at = f"model.layers.{config.num_layers}."
     norm = partial(read_norm, loader, config)
     like_the_last = replace(config, layers=(*config.layers, config.layers[-1]))
-    return DraftHead(
+    return PredictionHead(
         config,
         _embedding(loader, f"{at}embed_tokens.weight", decoder.embedding),
         norm(f"{at}enorm", hidden),
