@@ -126,7 +126,8 @@ class EagleReference:
             linear.weight.data.copy_(weight)
             setattr(attention, name, linear)
         layers = model.config.num_hidden_layers
-        read = told.get("eagle_aux_hidden_state_layer_ids", (2, layers // 2, layers - 3))
+        within = told.get("eagle_config", told)
+        read = within.get("eagle_aux_hidden_state_layer_ids", (2, layers // 2, layers - 3))
         shared: Any = model.get_input_embeddings().weight
         embedding = weights.get("embed_tokens.weight", shared)
         turn = llama.LlamaRotaryEmbedding(config)

@@ -3,7 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
+from msgspec.structs import replace
+from safetensors.torch import load_file
 
+from engine.checkpoints.checkpoint import WEIGHTS
 from engine.request import Sampling
 from engine.running.device import DeviceRunner
 from engine.running.head_runner import OwnHeadRunner
@@ -27,6 +31,7 @@ FORMS: dict[str, dict[str, object]] = {
     "others'": {"layer": "layers.0", "words": 96, "norm_before_residual": True},
     "an own embedding": {"embeds": True},
     "layers named": {"eagle_aux_hidden_state_layer_ids": [0, 5, 1, 5]},
+    "layers named within": {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [4, 1, 3]}},
 }
 
 
@@ -117,6 +122,22 @@ def test_the_tokens_are_the_same(model: Path, head: Path, kind: str) -> None:
     asked, engine = requests(PROMPTS, SAMPLINGS[kind]), load(model, **eagled(head))
     assert answers(engine, asked) == answers(load(model), asked)
     assert engine.load.draft_tokens > 0
+
+
+def test_tokens_that_a_head_does_not_have_are_not_drafted(model: Path, tmp_path: Path) -> None:
+    few = make_eagle(tmp_path / "head", words=20)
+    more = load_file(few / WEIGHTS)["d2t"]
+    words = set((more + torch.arange(20)).tolist())
+    engine = load(model, **eagled(few))
+    for request in requests(PROMPTS, replace(GREEDY, temperature=9.0)):
+        engine.generate(request)
+    drafted = set[int]()
+    while engine.load.waiting or engine.load.running:
+        engine.schedule()
+        drafted.update(token for one in engine.scheduler.batch for token in one.drafts)
+        engine.step()
+    assert len(drafted) > 10
+    assert drafted <= words
 
 
 def test_aborted_on_the_way(model: Path, head: Path) -> None:

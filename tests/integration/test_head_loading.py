@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from engine.checkpoints.checkpoint import WEIGHTS
@@ -232,7 +233,8 @@ def test_tensors_of_another_head_are_refused_by_name(six: Path, tmp_path: Path) 
     head = make_eagle(tmp_path / "head", words=96)
     weights = load_file(head / WEIGHTS)
     wrong = {
-        "d2t": {**weights, "d2t": weights["d2t"] + 384},
+        "d2t is no": {**weights, "d2t": weights["d2t"] + 384},
+        "tensor d2t is no": {**weights, "d2t": -torch.arange(96) + 3},
         "fc.weight": {**weights, "fc.weight": weights["fc.weight"][:, :64]},
         "tensors too many": {**weights, "more": weights["norm.weight"]},
         "midlayer.hidden_norm.weight is missing": {
@@ -248,5 +250,32 @@ def test_tensors_of_another_head_are_refused_by_name(six: Path, tmp_path: Path) 
 
 def test_attention_over_latents_has_no_eagle_head(tmp_path: Path) -> None:
     model = make_checkpoint(tmp_path / "model", "deepseek_v3", num_hidden_layers=6)
+    head = make_eagle(tmp_path / "head")
+    edit_config(head, {"num_key_value_heads": 1, "head_dim": 8})  # as its rotated part has
     with pytest.raises(UnusableCheckpoint, match="unlike the model's"):
-        load(model, **eagled(make_eagle(tmp_path / "head")))
+        load(model, **eagled(head))
+
+
+@pytest.mark.parametrize(("tokens", "seats", "rows"), [(48, 64, 64), (48, 5, 48)])
+def test_there_is_room_for_what_an_eagle_head_reads(
+    six: Path, tmp_path: Path, tokens: int, seats: int, rows: int
+) -> None:
+    limits = {"max_num_batched_tokens": tokens, "max_num_seqs": seats}
+    engine = load(six, **limits, **eagled(make_eagle(tmp_path / "head")))
+    assert isinstance(engine.decoder, Decoder)
+    assert isinstance(head := engine.decoder.draft_head, EagleHead)
+    assert engine.decoder.layer_inputs is not None
+    assert engine.decoder.layer_inputs.rows.shape == (rows, 3 * 32)
+    assert head.states.shape == (rows, 32)
+
+
+def test_beside_quantized_weights_an_eagle_head_is_whole(six: Path, tmp_path: Path) -> None:
+    engine = load(
+        six, dtype="bfloat16", quantization="fp8", **eagled(make_eagle(tmp_path / "head"))
+    )
+    assert isinstance(engine.decoder, Decoder)
+    assert isinstance(head := engine.decoder.draft_head, EagleHead)
+    assert type(head.join) is not type(engine.decoder.head)
+    asked = requests([prompt(17)], GREEDY)
+    plain = load(six, dtype="bfloat16", quantization="fp8")
+    assert run(engine, asked) == run(plain, asked)
