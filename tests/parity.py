@@ -25,8 +25,8 @@ checkpoints run as [described for GPU kernels](gpu-kernels.md#weights-of-8-and-o
 The experts of gpt-oss may be packed as MXFP4; they are unpacked when they are read. Experts
 may be stored one by one, as published, or stacked, as in transformers. If a config asks for
 something that pdserve does not support, it is refused by name when a node starts. Layers for
-multi-token prediction can [draft tokens](../howto/speculate.md#the-models-own-draft-head), if
-they are stored as in DeepSeek V3 and GLM-4.5; else they are left out. A `config.json` that
+multi-token prediction can [draft tokens](../howto/speculate.md#draft-heads), if they are
+stored as in DeepSeek V3 and GLM-4.5; else they are left out. A `config.json` that
 names code of its own (`auto_map`) runs by our code; Kimi K2, whose tokenizer is such code,
 needs a `tokenizer.json` beside it.
 

@@ -117,6 +117,19 @@ def test_steps_of_a_device(model: Path, head: Path, is_eager: bool) -> None:
     assert judge.drafts > 100
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a CUDA device")
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_a_real_device(model: Path, head: Path, is_eager: bool) -> None:
+    """In float32."""
+    room = {"device": "cuda", "enforce_eager": is_eager, "kv_cache_memory_bytes": 1 << 24}
+    sizes = {"max_num_seqs": 6, "max_num_batched_tokens": 48}
+    engine = load(model, **room, **sizes, **eagled(head))
+    judge, asked = compared(engine, model, head), requests(PROMPTS, GREEDY)
+    assert run(engine, asked) == run(load(model), asked)
+    assert judge.drafts > 100
+
+
 @samplings
 def test_the_tokens_are_the_same(model: Path, head: Path, kind: str) -> None:
     asked, engine = requests(PROMPTS, SAMPLINGS[kind]), load(model, **eagled(head))
