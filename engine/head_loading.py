@@ -107,7 +107,9 @@ def with_head(
     A head in a checkpoint of its own is loaded here, in the model's dtype, and not quantized.
     """
     if head.eagle is not None:
-        decoder = replace(decoder, draft_head=_load(head.eagle, decoder, config, opened, group))
+        longest = limits.max_model_len or head.shape.max_positions
+        made = _load(head.eagle, decoder, config, opened, group, longest)
+        decoder = replace(decoder, draft_head=made)
     rows = max(limits.max_tokens, limits.max_sequences)
     assert decoder.draft_head is not None, "the model's own was loaded with it"
     decoder.draft_head.make_room(rows)
@@ -122,13 +124,13 @@ def _load(
     config: EngineConfig,
     opened: OpenDevice | None,
     group: RankGroup | None,
+    longest: int,
 ) -> EagleHead:
     like, shape = decoder.embedding, eagle.config.layer
     plain = replace(config, quantization=None)
     place = placement(plain, shape, like.dtype, like.device, opened)
-    positions = decoder.ropes[0].shape[0] if decoder.ropes else shape.max_positions
     try:
-        head = load_eagle_head(*eagle, decoder, positions, replace(place, group=group))
+        head = load_eagle_head(*eagle, decoder, longest, replace(place, group=group))
     except UnusableCheckpoint as error:
         folder = eagle.checkpoint.folder
         raise UnusableCheckpoint(f"{SPECULATIVE_FLAG}: {folder}: {error}") from error

@@ -11,6 +11,7 @@ from engine.models.config import ModelConfig, parse_config
 from engine.models.rope_config import Size
 
 NESTED = "transformer_layer_config"  # of the speculators library
+MORE = "eagle_config"  # of vLLM's and SGLang's heads
 NAMED_LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -31,13 +32,13 @@ class EagleConfig(msgspec.Struct, frozen=True):
 
 def parse_eagle_config(raw: Mapping[str, Any], model: ModelConfig) -> EagleConfig:
     """Parse the config of a head of this `model`; raises UnusableCheckpoint."""
-    inner = raw.get(NESTED) or raw
-    if not isinstance(inner, Mapping):
-        raise UnusableCheckpoint(f"config.json: {NESTED} is no object")
+    inner, told = raw.get(NESTED) or raw, raw.get(MORE) or {}
+    for name, one in ((NESTED, inner), (MORE, told)):
+        if not isinstance(one, Mapping):
+            raise UnusableCheckpoint(f"config.json: {name} is no object")
     layer = parse_config({**inner, "model_type": "llama", "architectures": None})
     if layer.num_layers != 1:
         raise UnusableCheckpoint(f"config.json: {layer.num_layers} layers, a head has one")
-    told = raw.get("eagle_config") or {}
     fields = {
         "words": raw.get("draft_vocab_size") or layer.vocab_size,
         "inputs": raw.get(NAMED_LAYERS) or told.get(NAMED_LAYERS) or _usual(model.num_layers),

@@ -218,6 +218,7 @@ def test_nodes_with_different_heads_do_not_exchange_kv(six: Path, tmp_path: Path
         ({"draft_vocab_size": 95}, "tensor lm_head.weight is"),
         ({"hidden_size": "32"}, "hidden_size has to be a number"),
         ({"transformer_layer_config": 3}, "transformer_layer_config is no object"),
+        ({"eagle_config": [3]}, "eagle_config is no object"),
     ],
 )
 def test_an_eagle_head_of_another_model_is_refused(
