@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,6 +82,23 @@ class ReferenceHead(Protocol):
         """What the head drafts greedily behind `tokens`, of which the last was just said."""
 
 
+def in_turn(
+    read: Sequence[int],
+    states: Tensor,
+    most: int,
+    run: Callable[[Sequence[int], Tensor], Tensor],
+    likeliest: Callable[[Tensor], int],
+) -> list[int]:
+    """Drafts behind the tokens that are `read` beside `states`, each from the one before."""
+    drafted = list[int]()
+    while True:
+        made = run([*read, *drafted], states)
+        drafted.append(likeliest(made[-1:]))
+        if len(drafted) == most:
+            return drafted
+        states = torch.cat((states, made[-1:]))
+
+
 @dataclass
 class Reference:
     """See ReferenceHead, for heads that `make_head_checkpoint` made."""
@@ -107,14 +124,7 @@ class Reference:
     def drafts(self, tokens: Sequence[int], most: int) -> list[int]:
         """See ReferenceHead."""
         states = self.whole.model(torch.tensor([tokens[:-1]]), use_cache=False)[0][0]
-        read, drafted = list(tokens[1:]), list[int]()
-        while True:
-            made = self._pass(read, states)
-            drafted.append(self._likeliest(made[-1:]))
-            if len(drafted) == most:
-                return drafted
-            read.append(drafted[-1])
-            states = torch.cat((states, made[-1:]))
+        return in_turn(tokens[1:], states, most, self._pass, self._likeliest)
 
     def _likeliest(self, state: Tensor) -> int:
         words = self._weight("shared_head.head")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import VOCABULARY
+from tests.fakes.draft_heads import in_turn
 
 HIDDEN, INNER, HEADS, KV_HEADS, EPS = 32, 48, 4, 2, 1e-5
 USUAL = 3  # layers that a head reads
@@ -140,14 +141,8 @@ class EagleReference:
         ids = torch.tensor([tokens[:-1]])
         streams = self.model(ids, output_hidden_states=True, use_cache=False).hidden_states
         told = torch.cat([streams[one][0] for one in self.inputs], 1)
-        states, read, drafted = self._times("fc", told), list(tokens[1:]), list[int]()
-        while True:
-            made = self._pass(read, states)
-            drafted.append(self._likeliest(made[-1:]))
-            if len(drafted) == most:
-                return drafted
-            read.append(drafted[-1])
-            states = torch.cat((states, made[-1:]))
+        states = self._times("fc", told)
+        return in_turn(tokens[1:], states, most, self._pass, self._likeliest)
 
     def _pass(self, read: Sequence[int], states: Tensor) -> Tensor:
         embedded = nn.functional.embedding(torch.tensor(read), self.embedding)
