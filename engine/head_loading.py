@@ -154,4 +154,7 @@ def head_runner_for(
         return None
     ours = HeadKvMemory(memory)
     runner = runner_for(opened, head, ours, limits, group, eager=eager)
-    return OwnHeadRunner(head, runner, model.layer_inputs)
+    made = OwnHeadRunner(head, runner, model.layer_inputs)
+    if opened is not None:
+        made.warm()
+    return made

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.attention.plan import Plan
 from engine.models.draft_head import DraftHead, LayerInputs
 from engine.running.runner import ForwardOutput, Runner
+from engine.running.warming import row_counts
 
 
 class HeadRunner(Protocol):
@@ -33,6 +34,13 @@ class OwnHeadRunner:
     runner: Runner
     inputs: LayerInputs | None = None
     _last: Tensor | None = None
+
+    @torch.inference_mode()
+    def warm(self) -> None:
+        """Take in as many states as a batch may have: each kind of kernel is compiled then."""
+        if self.inputs is not None:
+            for count in row_counts(len(self.inputs.rows)):
+                self.head.take_in(self.inputs.rows[:count], own=False)
 
     def run(self, plan: Plan, rows: Seq[range], hidden: Tensor | None) -> ForwardOutput:
         """See HeadRunner."""

@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from engine.checkpoints.checkpoint import WEIGHTS
+from engine.models.eagle_head import EagleHead
 from engine.request import Sampling
 from engine.running.device import DeviceRunner
 from engine.running.head_runner import OwnHeadRunner
+from engine.running.warming import row_counts
 from engine.scheduling.drafting import Pace
 from engine.stepping.head_drafter import HeadDrafter
 from engine.torch_engine import TorchEngine
@@ -115,6 +117,23 @@ def test_steps_of_a_device(model: Path, head: Path, is_eager: bool) -> None:
     judge, asked = compared(engine, model, head), requests(PROMPTS, GREEDY)
     assert run(engine, asked) == run(load(model), asked)
     assert judge.drafts > 100
+
+
+def test_states_are_taken_in_before_any_is_asked_for(
+    model: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of a device are compiled for numbers of rows."""
+    counts, take_in = list[int](), EagleHead.take_in
+
+    def noted(self: EagleHead, states: torch.Tensor, *, own: bool) -> None:
+        counts.append(len(states))
+        take_in(self, states, own=own)
+
+    monkeypatch.setattr(EagleHead, "take_in", noted)
+    load(model, **eagled(head))
+    assert not counts
+    on_device(model, None, **eagled(head))
+    assert counts == row_counts(DEVICE["max_num_batched_tokens"])
 
 
 @pytest.mark.gpu
