@@ -23,9 +23,7 @@ from engine.models.layer_weights import read_layer, read_norm
 from engine.models.prediction_weights import read_prediction_head
 from engine.models.rope import rope_table
 from engine.models.shards import shard_adapter, shard_config, shard_tensors
-from engine.models.tensor_parallel import (
-    VocabParallelHead,
-)
+from engine.models.tensor_parallel import VocabParallelHead
 
 CLASSES, HEAD = "score.weight", "lm_head.weight"
 

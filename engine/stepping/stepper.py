@@ -68,11 +68,13 @@ class PlainStepper:
             drawn = dict[RequestId, SampledTokens]()
         else:
             drawn = self._sample(ordered, ran.logits)
-        chunks = [RanChunk(chunk, chunk.seq.blocks) for chunk in ordered]
-        result = replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
-        if self.head is not None:
+        if self.head is None:
+            result = self.scheduler.commit(drawn)
+        else:
+            chunks = [RanChunk(chunk, chunk.seq.blocks) for chunk in ordered]
+            result = self.scheduler.commit(drawn)
             self.head.follow(chunks, ran.hidden)
-        return result
+        return replace(result, pooled=pooled, scored=scored)
 
     def synchronize(self, blocks: Iterable[int]) -> None:
         """Nothing runs between steps."""
