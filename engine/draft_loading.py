@@ -21,7 +21,7 @@ from engine.models.model import Model
 from engine.placing import dtype_of, placement
 from engine.pooling.encoders import is_encoder
 from engine.running.head_runner import HeadRunner
-from engine.running.opening import OpenDevice, runner_for
+from engine.running.opening import OpenDevice, RunnerOpener
 from engine.sampling.sampler import Sampler
 from engine.scheduling.prompt_lookup import NgramDrafter
 from engine.scheduling.sequence_manager import Limits
@@ -93,10 +93,9 @@ class DraftModel:
             self.settings.most_tokens,
             self.block_bytes * num_blocks / MIB,
         )
+        opener = RunnerOpener(opened, self.limits, None, self.config.enforce_eager)
         return ModelDrafter(
-            runner_for(
-                opened, self.model, memory, self.limits, eager=self.config.enforce_eager
-            ),
+            opener.open(self.model, memory),
             sampler,
             self.model.config.vocab_size,
             self.config.block_size,

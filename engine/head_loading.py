@@ -26,7 +26,8 @@ from engine.models.eagle_weights import load_eagle_head
 from engine.models.model import Model
 from engine.placing import placement
 from engine.running.head_runner import OwnHeadRunner
-from engine.running.opening import OpenDevice, runner_for
+from engine.running.opening import OpenDevice, RunnerOpener
+from engine.running.runner import Runner
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import SPECULATIVE_FLAG, EngineConfig, read_speculative_config
 from engine.sharding.group import RankGroup
@@ -139,22 +140,15 @@ def _load(
     return head
 
 
-def head_runner_for(
-    opened: OpenDevice | None,
-    model: Model,
-    memory: KvMemory,
-    limits: Limits,
-    group: RankGroup | None = None,
-    *,
-    eager: bool,
+def open_head_runner(
+    opener: RunnerOpener, model: Model, memory: KvMemory, behind: Runner
 ) -> OwnHeadRunner | None:
-    """What runs the draft head that was loaded with a model, if one was; see `runner_for`."""
+    """What runs a model's draft head, if it has one loaded, `behind` the model's runner."""
     head = model.draft_head if isinstance(model, Decoder) else None
     if head is None or not isinstance(model, Decoder):
         return None
-    ours = HeadKvMemory(memory)
-    runner = runner_for(opened, head, ours, limits, group, eager=eager)
+    runner = opener.open(head, HeadKvMemory(memory), behind)
     made = OwnHeadRunner(head, runner, model.layer_inputs)
-    if opened is not None:
+    if opener.opened is not None:
         made.warm()
     return made

@@ -10,7 +10,7 @@ from engine.checkpoints.end_tokens import end_tokens
 from engine.draft_loading import add_drafter, load_draft_model
 from engine.errors import UnusableAdapter, UnusableCheckpoint, UnusableTier
 from engine.grammars.compiling import load_grammars
-from engine.head_loading import head_runner_for
+from engine.head_loading import open_head_runner
 from engine.model_loading import Source, load_part, load_whole
 from engine.models.choosing import kv_variant
 from engine.models.decoder import Decoder
@@ -24,7 +24,7 @@ from engine.ranks.links import FollowerLinks, LeaderLink
 from engine.ranks.memory import SharedMemory
 from engine.ranks.opening import device_of, threads_of, whole_kv
 from engine.running.accelerator import Accelerator
-from engine.running.opening import OpenDevice, runner_for
+from engine.running.opening import OpenDevice, RunnerOpener
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import LORA_FLAG, EngineConfig
 from engine.sharding.group import RankGroup
@@ -99,9 +99,9 @@ def load_follower(
     assert isinstance(model, Decoder)
     memory = SharedMemory(leader.memory_fd, kept)
     limits = limits_of(config, source.shape, device)
-    eager = config.enforce_eager
-    runner = runner_for(opened, model, memory, limits, group, eager=eager)
-    head = head_runner_for(opened, model, memory, limits, group, eager=eager)
+    opener = RunnerOpener(opened, limits, group, config.enforce_eager)
+    runner = opener.open(model, memory)
+    head = open_head_runner(opener, model, memory, runner)
     follower = Follower(model, memory, runner, group, leader.channel, head)
     follower.report()
     return follower

@@ -11,7 +11,7 @@ from engine.checkpoints.adapters import adapter_variant, read_adapters
 from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from engine.draft_loading import DraftModel
 from engine.errors import EngineError
-from engine.head_loading import HeadSource, head_runner_for, read_head, with_head
+from engine.head_loading import HeadSource, open_head_runner, read_head, with_head
 from engine.kernels.cpu.native import CpuKernels
 from engine.lora.adapter import LoraAdapter
 from engine.models.choosing import AnyConfig, load_model, read_config
@@ -25,7 +25,7 @@ from engine.ranks.links import FollowerLinks
 from engine.ranks.memory import LeadingMemory
 from engine.running.head_runner import HeadRunner
 from engine.running.kv_budget import SizedModel, log_kv_cache_size
-from engine.running.opening import OpenDevice, runner_for
+from engine.running.opening import OpenDevice, RunnerOpener
 from engine.running.runner import Runner
 from engine.settings import EngineConfig
 from engine.sharding.group import RankGroup
@@ -80,9 +80,9 @@ def load_whole(
     if config.tensor_parallel_size == 1:
         model, kept = load_part(source, config, device, opened, None, draft)
         memory = KvMemory(*kept)
-        eager = config.enforce_eager
-        runner = runner_for(opened, model, memory, limits, eager=eager)
-        head = head_runner_for(opened, model, memory, limits, eager=eager)
+        opener = RunnerOpener(opened, limits, None, config.enforce_eager)
+        runner = opener.open(model, memory)
+        head = open_head_runner(opener, model, memory, runner)
         return LoadedModel(model, memory, runner, head)
     if followers is None:
         raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
@@ -90,9 +90,9 @@ def load_whole(
     model, kept = load_part(source, config, device, opened, group, draft)
     assert isinstance(model, Decoder)
     leading = LeadingMemory(*kept)
-    eager = config.enforce_eager
-    ours = runner_for(opened, model, leading, limits, group, eager=eager)
-    head = head_runner_for(opened, model, leading, limits, group, eager=eager)
+    opener = RunnerOpener(opened, limits, group, config.enforce_eager)
+    ours = opener.open(model, leading)
+    head = open_head_runner(opener, model, leading, ours)
     runner = LeadingRunner(ours, followers)
     leading.attach(followers)
     followers.set_stall_timeout()

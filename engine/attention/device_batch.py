@@ -127,7 +127,7 @@ class DeviceBatch:
             contexts = Contexts(tables[:count], lengths[:count])
             io = AttentionIo(queries[:count], read[:count])
             self.kernels.decode_attention(io, kv, contexts, style)
-        if count < len(queries):
+        if count < len(tables):  # rows behind all sequences are padding, which nobody reads
             contexts = Contexts(tables[count:], lengths[count:])
             chunks = Chunks(firsts[: len(tables) - count + 1], self.longest)
             io = AttentionIo(queries[count:], read[count:])

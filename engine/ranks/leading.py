@@ -13,7 +13,13 @@ from engine.models.model import ModelShape
 from engine.ranks.links import FollowerLinks
 from engine.ranks.messages import ComputeLogits, ReceiveTokens, RunHead, RunPlan
 from engine.running.head_runner import HeadRunner
-from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens, Runner
+from engine.running.runner import (
+    DeviceSampler,
+    ForwardOutput,
+    HostCopy,
+    PendingTokens,
+    Runner,
+)
 from engine.sharding.group import RankGroup
 
 
@@ -60,6 +66,10 @@ class LeadingSampler:
         """See DeviceSampler."""
         self.followers.broadcast(ReceiveTokens(len(drawing.draws)))
         return self.ours.draw(logits, drawing)
+
+    def mark(self) -> HostCopy:
+        """See DeviceSampler; as for `wait`, ours is enough."""
+        return self.ours.mark()
 
     def wait(self) -> None:
         """Wait for our device, whose last collective comes after all the followers' writes."""

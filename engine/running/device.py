@@ -1,7 +1,7 @@
 """A step on a device: its numbers sent by one copy, then launches, or graphs of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 
 import torch
@@ -38,6 +38,7 @@ MOST_NARROW = 129  # rows of a warm-up over one block: longer chunks have the sa
 class DeviceRunner:
     """See Runner. Waits for nothing but the previous copy out of the host's staging buffer.
 
+    `drawn` has the tokens that were drawn last: its own, or those of the runner that `of` is.
     In a `group` of ranks, rank 0 samples, and broadcasts the tokens on the device.
     """
 
@@ -46,20 +47,22 @@ class DeviceRunner:
     accelerator: Accelerator
     limits: Limits
     group: RankGroup | None = None
+    of: InitVar[Tensor | None] = None
     staging: Staging = field(init=False)
-    drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
+    drawn: Tensor = field(init=False)  # [sequences] int64
     device_sampler: KernelSampler | None = None
     graphs: Graphs | None = None
     pieces: PiecewiseGraphs | None = None
     adapter_graphs: Graphs | None = None
     adapter_pieces: PiecewiseGraphs | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, of: Tensor | None) -> None:
         """Allocate the staging buffers for the largest batch."""
         most = _largest(self.limits, self._most_blocks, self._num_adapters)
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
-        self.drawn = torch.zeros(most.sequences, dtype=torch.int64, device=device)
+        zeros = torch.zeros(most.sequences, dtype=torch.int64, device=device)
+        self.drawn = zeros if of is None else of
         if (kernels := self.accelerator.drawing) is not None:
             self.device_sampler = KernelSampler(
                 self.accelerator, kernels, self.drawn, self.group
@@ -71,7 +74,7 @@ class DeviceRunner:
         graphs = self.adapter_graphs if adapted else self.graphs
         count = len(plan.singles)
         graph = None if graphs is None else fitting_size(graphs.sizes, count, len(plan.chunks))
-        if graphs is not None and graph is not None:
+        if graphs is not None and graph is not None and plan.picks:  # it makes all logits
             fields = self.staging.stage(self._graph_size(graph), plan)
             ran = graphs.replay(graph, count)
             if ran.logits is not None and not plan.picks_all:

@@ -13,7 +13,7 @@ from engine.kernels.searching import search_for
 from engine.kernels.uploading import Part, uploaded
 from engine.running.accelerator import Accelerator
 from engine.running.logprob_rows import gather_logprob_rows, launch_logprobs
-from engine.running.runner import PendingTokens
+from engine.running.runner import HostCopy, PendingTokens
 from engine.sharding.group import RankGroup
 
 SETTINGS = 6  # how many numbers say how a token is drawn: RowSampling
@@ -69,6 +69,10 @@ class KernelSampler:
         """
         if self.group is not None:
             self.group.broadcast(self.drawn[:count])
+
+    def mark(self) -> HostCopy:
+        """See DeviceSampler."""
+        return self.accelerator.copy_to_host(self.drawn[:1])
 
     def wait(self) -> None:
         """See DeviceSampler."""

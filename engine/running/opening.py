@@ -66,40 +66,40 @@ class OpenDevice:
             return None
         return self.budget.num_blocks(models, graphs=not self.eager)
 
-    def runner(
-        self, model: Model, memory: KvMemory, limits: Limits, group: RankGroup | None
-    ) -> DeviceRunner:
+
+@dataclass(frozen=True, slots=True)
+class RunnerOpener:
+    """Opens what runs the models of one engine or rank, on an open device or else on a CPU.
+
+    `eager`: nothing is captured or replayed. On a CPU, steps of several ranks are not replayed
+    either: their kernels alternate with sums.
+    """
+
+    opened: OpenDevice | None
+    limits: Limits
+    group: RankGroup | None
+    eager: bool
+
+    def open(self, model: Model, memory: KvMemory, behind: Runner | None = None) -> Runner:
         """A runner with compiled kernels and captured graphs; called before KV memory is used.
 
-        All ranks of a `group` must do this at the same time: each batch has all-reduces.
+        Its sources (see Plan) are its own draws, or on a device those of the runner that it
+        runs `behind`. All ranks of a `group` must do this at the same time: each batch has
+        all-reduces.
         """
-        runner = DeviceRunner(model, memory, self.accelerator, limits, group)
+        if self.opened is None:
+            return host_runner(model, memory, eager=self.eager or self.group is not None)
+        accelerator = self.opened.accelerator
+        drawn = behind.drawn if isinstance(behind, DeviceRunner) else None
+        runner = DeviceRunner(model, memory, accelerator, self.limits, self.group, drawn)
         runner.warm()
         if self.eager:
             log.info("graphs: none, as --enforce-eager demands")
         elif not capturable(model):
             log.warning("graphs: none, as this model's code waits for the device")
         else:
-            runner.capture(self.accelerator.recorder())
+            runner.capture(accelerator.recorder())
         return runner
-
-
-def runner_for(
-    opened: OpenDevice | None,
-    model: Model,
-    memory: KvMemory,
-    limits: Limits,
-    group: RankGroup | None = None,
-    *,
-    eager: bool,
-) -> Runner:
-    """A runner on an open device, or else on a CPU; `eager`: nothing is captured or replayed.
-
-    On a CPU, steps of several ranks are not replayed: their kernels alternate with sums.
-    """
-    if opened is None:
-        return host_runner(model, memory, eager=eager or group is not None)
-    return opened.runner(model, memory, limits, group)
 
 
 def capturable(model: Model) -> bool:

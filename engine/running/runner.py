@@ -51,6 +51,9 @@ class DeviceSampler(Protocol):
         `drawing` must have been made with all earlier tokens known.
         """
 
+    def mark(self) -> HostCopy:
+        """A mark behind all that was launched: to read it is to wait for that, not for more."""
+
     def wait(self) -> None:
         """Wait until the device has finished everything that was launched."""
 

@@ -5,7 +5,7 @@ computation and never changes a token. So a sequence drafts more after drafts th
 and less after wrong ones. Torch-free.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,6 +21,9 @@ class Drafter(Protocol):
 
     def wanted(self, seq: Sequence, most: int) -> int:
         """How many tokens, at most `most`, it would propose behind those of `seq` now."""
+
+    def rests(self, seqs: Iterable[Sequence]) -> bool:
+        """Whether it will want none behind the next token of any of these, whichever it is."""
 
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:
         """Draft tokens: for each sequence at most as many as granted, or none.
@@ -78,6 +81,10 @@ class Pace:
     def allowed(self, seq: Sequence, most: int) -> int:
         """How many tokens to propose behind those of `seq`, at most `most`."""
         return 0 if len(seq.tokens) < self.rests_until else min(self.length, most)
+
+    def rests(self, seq: Sequence) -> bool:
+        """Whether none will be allowed behind the next token of `seq` either."""
+        return len(seq.tokens) + 1 < self.rests_until
 
     def record(self, seq: Sequence, drafted: int, accepted: int) -> None:
         """Lengthen or shorten the next drafts, or pause them."""

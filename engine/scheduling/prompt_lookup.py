@@ -4,7 +4,7 @@ If the last few tokens occurred earlier, what followed them there may follow aga
 "Prompt Lookup Decoding", 2023). Torch-free.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -93,6 +93,10 @@ class NgramDrafter:
             return 0
         record.place = place
         return length
+
+    def rests(self, seqs: Iterable[Sequence]) -> bool:
+        """See Drafter."""
+        return all(self._record(seq).pace.rests(seq) for seq in seqs)
 
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:
         """See Drafter."""

@@ -25,6 +25,13 @@ that the sequence owned at the launch. The next sequence here that gets the bloc
 later, in the device's stream order. The transfer thread is not part of that order: before it
 may write to blocks that were freed since the launch, call `synchronize`. It may write to all
 others at once, because blocks that were free at the launch are not in the step.
+
+Nothing is launched ahead of a step that may have drafts. While drafts pause, because many
+sequences decode or none of them drafts well, a draft head is launched behind each step, before
+the next one:
+
+    device   |  step 7  | head 7 |  step 8  | head 8 |  step 9
+    host        launch head 7 and 8, read 7, wait for head 7, commit 7, schedule 8, ...
 """
 
 from collections.abc import Callable, Iterable
@@ -37,10 +44,11 @@ import torch
 from engine.api import StepResult
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
+from engine.request import RequestId
 from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens
 from engine.sampling.logits_processor import below_min_tokens, restricts_tokens
 from engine.scheduling.chunk import Chunk, SampledTokens
-from engine.stepping.head_drafter import HeadDrafter
+from engine.stepping.head_drafter import HeadDrafter, RanChunk
 from engine.stepping.pending_draw import PendingDraw
 from engine.stepping.rows import (
     DecodeRow,
@@ -73,26 +81,29 @@ class AheadStepper:
     def step(self) -> StepResult:
         """Launch this step's draw and the next step, then read this step's tokens."""
         scheduler, launched, self.launched = self.plain.scheduler, self.launched, None
-        batch = scheduler.batch
+        scheduler.next_is_launched = False
+        batch, pause = scheduler.batch, scheduler.drafts_pause
         scheduled, missed = match_batch(() if launched is None else launched.rows, batch)
         if launched is None or not scheduled:
-            if scheduler.drafter is not None or not all(map(can_launch_ahead, batch)):
+            if not all(map(can_launch_ahead, batch)):
                 return self.plain.step()
             launched = self._launch([DecodeRow.of(chunk) for chunk in batch])
             scheduled, missed = match_batch(launched.rows, batch)
         draw, pending = self._launch_draw(launched, scheduled)
-        if all(map(can_launch_ahead, missed)):
+        ran = [RanChunk(chunk, chunk.seq.blocks, row) for chunk, row in scheduled]
+        head, done = self.plain.head, None
+        if pause and all(map(can_launch_ahead, missed)):
+            if head is not None:
+                head.follow_unread(ran, launched.output.hidden)
+                done = self.device_sampler.mark()
             self._launch_next(scheduled, missed)
         scheduler.keep_in_batch([chunk for chunk, _ in scheduled])
-        tokens, logprobs = draw.read(pending)
-        return scheduler.commit(
-            {
-                chunk.seq.request_id: SampledTokens(
-                    [tokens[row]], [logprobs[row]] if row in logprobs else ()
-                )
-                for chunk, row in scheduled
-            }
-        )
+        result = scheduler.commit(_read(draw, pending, scheduled))
+        if done is not None:
+            done.read()  # other nodes read filled blocks, the head's KV too
+        elif head is not None:
+            head.follow(ran, launched.output.hidden)
+        return result
 
     def synchronize(self, blocks: Iterable[int]) -> None:
         """Wait for the step launched ahead, if some of `blocks` may be in it."""
@@ -109,7 +120,7 @@ class AheadStepper:
         self._save_blocks = save
 
     def run_behind(self, head: HeadDrafter) -> None:
-        """See Stepper: with a drafter nothing is launched ahead."""
+        """See Stepper."""
         self.plain.run_behind(head)
 
     def _launch_next(self, scheduled: Seq[ScheduledRow], missed: Seq[Chunk]) -> None:
@@ -117,6 +128,7 @@ class AheadStepper:
         rows = next_rows(self.plain.scheduler, scheduled, missed)
         self._save_blocks()  # copies the old contents of blocks just given to rows
         self.launched = self._launch(rows) if rows else None
+        self.plain.scheduler.next_is_launched = self.launched is not None
 
     def _launch(self, rows: Seq[DecodeRow]) -> LaunchedStep:
         """Launch a whole step, or only as far as its logits if a row's draw must wait."""
@@ -150,6 +162,18 @@ class AheadStepper:
         assert output.logits is not None, "each row is picked"
         draw = PendingDraw.of(self.plain.sampler, rows, [row for _, row in scheduled])
         return draw, self.device_sampler.draw(output.logits, draw.sampling)
+
+
+def _read(
+    draw: PendingDraw, pending: PendingTokens, scheduled: Iterable[ScheduledRow]
+) -> dict[RequestId, SampledTokens]:
+    tokens, logprobs = draw.read(pending)
+    return {
+        chunk.seq.request_id: SampledTokens(
+            [tokens[row]], [logprobs[row]] if row in logprobs else ()
+        )
+        for chunk, row in scheduled
+    }
 
 
 def stepper_for(plain: PlainStepper) -> Stepper:

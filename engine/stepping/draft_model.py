@@ -12,7 +12,7 @@ get the same, and the draft at a position is right about as often as their distr
 The verification compares tokens alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -90,6 +90,10 @@ class ModelDrafter:
         """See Drafter."""
         left = self.longest - len(seq.tokens)
         return self._record(seq).pace.allowed(seq, max(0, min(most, left)))
+
+    def rests(self, seqs: Iterable[Sequence]) -> bool:
+        """See Drafter."""
+        return all(self._record(seq).pace.rests(seq) for seq in seqs)
 
     @torch.inference_mode()
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:

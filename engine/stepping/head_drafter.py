@@ -2,8 +2,9 @@
 
 The head reads the model's hidden states, which exist only while a step's output does. So it is
 run behind every step, over all tokens whose next token is known by then: those of prompts, and
-those that were just sampled. That leaves its KV complete wherever the model's is: a block that
-is handed over, shared, or kept in a lower tier has it, and nothing is ever caught up on.
+those that were just sampled, even if the host has not read them yet. That leaves its KV
+complete wherever the model's is: a block that is handed over, shared, or kept in a lower tier
+has it, and nothing is ever caught up on.
 
 The head's KV at the last place of a block depends on the token behind the block. Sequences that
 share a block may go on differently: the head then reads another's token there. That may cost an
@@ -33,10 +34,13 @@ FIRST_LENGTH = 1  # the head was taught to predict one token
 
 
 class RanChunk(NamedTuple):
-    """A chunk of a step, and the blocks that it had, which its sequence may have given back."""
+    """A chunk of a step, the blocks that it had, which its sequence may have given back, and
+    the first of its rows in the step's output.
+    """
 
     chunk: Chunk
     blocks: Seq[int]
+    row: int
 
 
 class _Piece(NamedTuple):
@@ -54,8 +58,9 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class HeadDrafter:
-    """See Drafter; `follow` is called after each step. No draft has more than `most_drafts`
-    tokens, and none begin while more than `most_drafting` sequences could have one.
+    """See Drafter; `follow` or `follow_unread` is called for each step. No draft has more than
+    `most_drafts` tokens, and none begin while more than `most_drafting` sequences could have
+    one.
 
     Drafts are written to blocks that were given out since the last step, so `save_blocks`,
     which copies evicted blocks to the lower tiers, is called before.
@@ -74,10 +79,10 @@ class HeadDrafter:
     def follow(self, ran: Iterable[RanChunk], hidden: Tensor) -> None:
         """Run the head behind a step that was committed, and wait until it has.
 
-        `hidden` [tokens, hidden] is the step's output, in the order of the chunks.
+        `hidden` [tokens, hidden] is the step's output.
         """
-        pieces, first = list[_Piece](), 0
-        for chunk, blocks in ran:
+        pieces = list[_Piece]()
+        for chunk, blocks, first in ran:
             seq, start = chunk.seq, chunk.start
             # a draft that was not accepted is not among the sequence's tokens
             end = min(start + chunk.size, len(seq.tokens) - 1)
@@ -86,16 +91,30 @@ class HeadDrafter:
                 rows = range(first, first + len(tokens))
                 draws = end == len(seq.tokens) - 1 and self._may_draft(seq)
                 pieces.append(_Piece(seq, start, tokens, blocks, rows, draws))
-            first += chunk.size
         self._ran, self._drawing = None, {}
         if pieces:
             self._run(self._limited(pieces), hidden)
             assert self._ran is not None
             self._ran.hidden[-1, 0].item()  # other nodes read filled blocks
 
+    @torch.inference_mode()
+    def follow_unread(self, ran: Seq[RanChunk], hidden: Tensor) -> None:
+        """Launch the head behind a step of single tokens, of which the host has read none yet:
+        the device knows what each of their rows drew. There are no drafts behind this.
+        """
+        self._ran, self._drawing = None, {}
+        rows = [one.row for one in ran]
+        spans = [Span(one.chunk.start, 1, one.blocks) for one in ran]
+        plan = Plan([0] * len(rows), spans, (), (), sources=rows)
+        self.runner.run(plan, [range(row, row + 1) for row in rows], hidden)
+
     def wanted(self, seq: Sequence, most: int) -> int:
         """See Drafter. Nothing behind a token whose step was elsewhere."""
         return self._pace(seq).allowed(seq, most) if seq in self._drawing else 0
+
+    def rests(self, seqs: Iterable[Sequence]) -> bool:
+        """See Drafter."""
+        return all(self._pace(seq).rests(seq) for seq in seqs)
 
     @torch.inference_mode()
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:

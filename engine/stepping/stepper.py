@@ -71,7 +71,7 @@ class PlainStepper:
         if self.head is None:
             result = self.scheduler.commit(drawn)
         else:
-            chunks = [RanChunk(chunk, chunk.seq.blocks) for chunk in ordered]
+            chunks = list(_with_rows(ordered))
             result = self.scheduler.commit(drawn)
             self.head.follow(chunks, ran.hidden)
         return replace(result, pooled=pooled, scored=scored)
@@ -130,6 +130,13 @@ def _plan(ordered: Seq[Chunk]) -> Plan:
             picks += range(len(tokens) - len(chunk.drafts) - 1, len(tokens))
     singles = sum(span.length == 1 for span in spans)
     return Plan(tokens, spans[:singles], spans[singles:], picks)
+
+
+def _with_rows(ordered: Seq[Chunk]) -> Iterator[RanChunk]:
+    row = 0
+    for chunk in ordered:
+        yield RanChunk(chunk, chunk.seq.blocks, row)
+        row += chunk.size
 
 
 def _by_request(

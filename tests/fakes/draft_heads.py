@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -168,6 +168,9 @@ class Compared:
 
     def wanted(self, seq: Seq, most: int) -> int:
         return self.drafter.wanted(seq, most)
+
+    def rests(self, seqs: Iterable[Seq]) -> bool:
+        return self.drafter.rests(seqs)
 
     def draft(self, granted: Mapping[Seq, int]) -> Mapping[Seq, Sequence[int]]:
         made = self.drafter.draft(granted)

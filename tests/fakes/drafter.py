@@ -1,7 +1,7 @@
 """Drafts that come true as often as you like: the judge of whoever believes them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -22,6 +22,9 @@ class Oracle:
 
     def wanted(self, seq: Sequence, most: int) -> int:
         return min(self.length(), most)
+
+    def rests(self, seqs: Iterable[Sequence]) -> bool:
+        return False
 
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, list[int]]:
         return {seq: self._drafted(seq, length) for seq, length in granted.items()}
@@ -46,8 +49,7 @@ def drafting(*, chunk: int = 8, **limits: int) -> FakeEngine:
     return engine
 
 
-def drafted_by(folder: Path, most: int = 4) -> dict[str, str]:
+def drafted_by(folder: Path, most: int = 4, **more: int) -> dict[str, str]:
     """The engine's settings for a draft model."""
-    return {
-        "speculative_config": json.dumps({"model": str(folder), "num_speculative_tokens": most})
-    }
+    said = {"model": str(folder), "num_speculative_tokens": most, **more}
+    return {"speculative_config": json.dumps(said)}

@@ -85,9 +85,9 @@ def make_eagle(
     return folder
 
 
-def eagled(head: Path, most: int = 4) -> dict[str, str]:
+def eagled(head: Path, most: int = 4, **more: int) -> dict[str, str]:
     """The engine's settings for drafts of this head."""
-    said = {"method": "eagle3", "model": str(head), "num_speculative_tokens": most}
+    said = {"method": "eagle3", "model": str(head), "num_speculative_tokens": most, **more}
     return {"speculative_config": json.dumps(said)}
 
 

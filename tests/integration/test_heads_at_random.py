@@ -7,6 +7,7 @@ node's cache; drawn from a seed, so a failure is replayed.
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from engine.tiers.host_book import HostBook
 from engine.tiers.host_memory import HostMemory
 from engine.tiers.tiers import Tiers
 from engine.torch_engine import TorchEngine
+from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.draft_heads import LAYERS, Compared, Reference, headed, make_head_checkpoint
 from tests.fakes.driver import assert_idle, copy_blocks, drain, eager, load, move, park
 
@@ -32,8 +34,16 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Play:
     """Everything that a seed decides."""
 
-    def __init__(self, seed: int, made: Path, reference: Reference, plain: TorchEngine) -> None:
-        self.random, self.plain = Random(seed), plain
+    def __init__(
+        self,
+        seed: int,
+        made: Path,
+        reference: Reference,
+        plain: TorchEngine,
+        *,
+        on_devices: bool,
+    ) -> None:
+        self.random, self.plain, self.on_devices = Random(seed), plain, on_devices
         self.chats: list[tuple[int, ...]] = []
         self.asked, self.judges = 0, list[Compared]()
         self.nodes = [self._node(made, reference) for _ in range(2)]
@@ -42,15 +52,18 @@ class Play:
         random = self.random
         token_bytes = self.plain.kv_regions[0].block_bytes // self.plain.info.block_size
         block_bytes = BLOCK * token_bytes * (LAYERS + 1) // LAYERS
-        engine = load(
-            made,
-            block_size=BLOCK,
-            max_model_len=LONGEST + MOST,
-            max_num_batched_tokens=random.choice([9, 32, 64]),
-            max_num_seqs=random.choice([2, 4]),
-            kv_cache_memory_bytes=random.choice([34, 50, 120]) * block_bytes,
-            **headed(random.choice([1, 3])),
-        )
+        settings: dict[str, Any] = {
+            "block_size": BLOCK,
+            "max_model_len": LONGEST + MOST,
+            "max_num_batched_tokens": random.choice([9, 32, 64]),
+            "max_num_seqs": random.choice([2, 4]),
+            "kv_cache_memory_bytes": random.choice([34, 50, 120]) * block_bytes,
+        }
+        if self.on_devices:
+            head = headed(random.choice([1, 3]), disable_by_batch_size=random.choice([1, 2, 4]))
+            engine = on_device(made, FakeAccelerator(draws=True), **settings, **head)
+        else:
+            engine = load(made, **settings, **headed(random.choice([1, 3])))
         if random.random() < 0.5:
             blocks, slots = engine.memory.bytes_of_blocks, random.choice([10, 100])
             book = TierBook(HostBook(slots), blocks.shape[1])
@@ -132,15 +145,17 @@ class Play:
             self.chats.append((*request.prompt, *said))
 
 
+@pytest.mark.parametrize("on_devices", [False, True])
 @pytest.mark.parametrize("first", range(0, 20, 5))
 def test_each_draft_is_made_from_all_that_was_said(
-    first: int, strange: Path, monkeypatch: pytest.MonkeyPatch
+    first: int, strange: Path, monkeypatch: pytest.MonkeyPatch, *, on_devices: bool
 ) -> None:
+    """On devices, steps are launched ahead while drafts pause."""
     monkeypatch.setattr(Pace, "allowed", lambda pace, _seq, most: max(0, min(pace.most, most)))
     reference, plain = Reference.of(strange), load(strange, enable_prefix_caching=False)
     drafts = 0
     for seed in range(first, first + 5):
-        play = Play(seed, strange, reference, plain)
+        play = Play(seed, strange, reference, plain, on_devices=on_devices)
         for _ in range(12):
             play.random.choice([play.serve, play.serve, play.hand_over, play.lend])()
         for node in play.nodes:
