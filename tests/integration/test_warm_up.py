@@ -44,6 +44,9 @@ def test_no_kind_of_launch_is_stepped_over(most: int) -> None:
     assert (counts[0], counts[-1]) == (1, most)
     for first in range(1, most):
         assert any(first < count <= max(2 * first, 2) for count in counts if count <= most)
+    chunks = [count - 1 for count in counts if count > 1]  # beside a single token
+    for first in range(1, most - 1):
+        assert any(first < length <= 2 * first for length in chunks)
 
 
 @pytest.mark.parametrize("heads", [(32, 8, 128), (32, 4, 128), (8, 8, 80), (128, 1, 576)])

@@ -116,3 +116,16 @@ def test_wrong_drafts_with_a_right_one_between_them_are_not_in_a_row() -> None:
     for accepted in [0] * (PATIENCE - 1) + [1] + [0] * (PATIENCE - 1):
         pace.record(seq, 2, accepted)
     assert pace.allowed(seq, 8) > 0
+
+
+def test_drafting_rests_once_patience_is_at_an_end_and_for_as_long_as_it_says() -> None:
+    pace, seq = Pace.starting(2, 8), sequence(1)
+    for _ in range(PATIENCE - 1):
+        pace.record(seq, 2, 0)
+    assert pace.allowed(seq, 8) > 0
+    pace.record(seq, 1, 0)
+    assert pace.allowed(seq, 8) == 0
+    seq.tokens += [1] * ((1 << PATIENCE) - 1)
+    assert pace.allowed(seq, 8) == 0
+    seq.tokens += [1]
+    assert pace.allowed(seq, 8) > 0

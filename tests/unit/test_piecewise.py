@@ -1,6 +1,7 @@
 """Steps of few tokens: what is captured, in which pieces, and what is launched in between."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from engine.kernels.style import AttentionStyle
 from engine.running.piecewise import (
     SIZES,
     AttentionCall,
+    CutBatch,
     Forward,
     PiecewiseGraphs,
     piece_sizes,
@@ -33,6 +35,30 @@ class TenTimes:
     def attend_into(self, layer: int, _: AttentionStyle, queries: Tensor, read: Tensor) -> None:
         self.layers.append(layer)
         read.copy_(queries * 10)
+
+
+class Lending(TapeRecorder):
+    """What it lends are tensors of their own over the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent = list[Tensor]()
+
+    def lend(self, tensor: Tensor) -> Tensor:
+        self.lent.append(tensor.view_as(tensor))
+        return self.lent[-1]
+
+
+class TenTimesCut(CutBatch):
+    """Attends as TenTimes does, over no KV."""
+
+    def room_for(self, queries: Tensor) -> Tensor:
+        return torch.full_like(queries, torch.nan)
+
+    def attend_into(
+        self, layer: int, style: AttentionStyle, queries: Tensor, read: Tensor
+    ) -> None:
+        TenTimes().attend_into(layer, style, queries, read)
 
 
 def captured(source: Tensor, sizes: Sequence[int]) -> tuple[PiecewiseGraphs, TapeRecorder]:
@@ -66,6 +92,27 @@ def test_attention_is_launched_between_pieces_over_what_lies_there_by_then() -> 
     assert attention.layers == [0, 1] * 3
     assert recorder.captured_in_pieces == 2
     assert recorder.replayed_pieces == 3 * 3
+
+
+def test_what_an_attention_reads_and_writes_is_lent_and_it_is_launched_for_a_warm_up() -> None:
+    nothing, recorder, queries = cast("Any", None), Lending(), torch.ones(4, HIDDEN)
+    batch = TenTimesCut(
+        nothing, nothing, nothing, 0, 4, recorder=recorder, cut=lambda between: between()
+    )
+    read = batch.attend(3, STYLE, queries)
+    assert (read == 10).all()
+    (call,) = batch.calls
+    assert (call.layer, call.style) == (3, STYLE)
+    lent_queries, lent_read = recorder.lent
+    assert call.queries is lent_queries
+    assert call.read is lent_read
+    assert [one.data_ptr() for one in recorder.lent] == [queries.data_ptr(), read.data_ptr()]
+
+
+def test_the_largest_is_captured_first() -> None:
+    """So that the others have room in its memory."""
+    graphs, _ = captured(torch.zeros(8, HIDDEN), [4, 8, 2])
+    assert list(graphs._pieces) == [8, 4, 2]
 
 
 def test_a_batch_takes_the_smallest_that_has_room() -> None:
