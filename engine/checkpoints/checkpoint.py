@@ -137,7 +137,18 @@ def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:
     config = folder / "config.json"
     if not config.exists():
         raise UnusableCheckpoint(f"{config} is missing")
-    return Checkpoint(folder, _with_packing(read_json(config), folder / MODELOPT), dummy_seed)
+    said = read_json(config)
+    _refuse_other_types(said, config)
+    return Checkpoint(folder, _with_packing(said, folder / MODELOPT), dummy_seed)
+
+
+def _refuse_other_types(said: Mapping[str, Any], file: Path) -> None:
+    """Check the types of what is read before a model's own code reads its config."""
+    names, text = said.get("architectures"), said.get("text_config")
+    if not (names is None or isinstance(names, list)):
+        raise UnusableCheckpoint(f"{file}: architectures is no list of names")
+    if not (text is None or isinstance(text, dict)):
+        raise UnusableCheckpoint(f"{file}: text_config is no object")
 
 
 def _with_packing(config: dict[str, Any], told: Path) -> dict[str, Any]:

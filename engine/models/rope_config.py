@@ -57,7 +57,7 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_ropes(raw: Mapping[str, Any], head_dim: int) -> dict[str, dict[str, Any]]:
     """The fields of the Rope of each kind of layer, or of EVERY layer."""
-    given = raw.get("rope_parameters") or {}
+    given = _given(raw)
     kinds = {kind: rope for kind, rope in given.items() if isinstance(rope, Mapping)}
     if kinds:
         return {kind: _rope(raw, rope, head_dim) for kind, rope in kinds.items()}
@@ -77,7 +77,7 @@ def max_positions(raw: Mapping[str, Any], ropes: Mapping[str, Mapping[str, Any]]
 
 def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
     """Today's spelling of ropes whose windowed layers use `raw[local_theta]`, unscaled."""
-    given = raw.get("rope_parameters") or {}
+    given = _given(raw)
     full = {"rope_theta": raw["rope_theta"], **(raw.get("rope_scaling") or {})}
     sliding = {"rope_theta": raw[local_theta]}
     return {
@@ -88,6 +88,13 @@ def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
             "sliding_attention": sliding | (given.get("sliding_attention") or {}),
         },
     }
+
+
+def _given(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = raw.get("rope_parameters") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError("rope_parameters is no object")
+    return given
 
 
 def _rope(raw: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> dict[str, Any]:

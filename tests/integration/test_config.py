@@ -173,6 +173,7 @@ def test_lengths_may_be_written_as_whole_floats() -> None:
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported with llama"),
         ({"rope_scaling": "linear"}, "config.json"),
+        ({"rope_parameters": 5}, "rope_parameters is no object"),
         ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor of rope type linear is missing"),
         (
@@ -199,6 +200,7 @@ def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> N
         ("phi3", {"partial_rotary_factor": 0.4}, "multiple of 2.*rotary_dim"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "2 of no_rope_layers for 30"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ("gemma3_text", {"rope_parameters": [5]}, "rope_parameters is no object"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),
         ("gemma3_text", {"layer_types": ["chunked_attention"] * 30}, "layer_types chunked"),
         (
