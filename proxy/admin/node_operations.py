@@ -112,12 +112,15 @@ class Operator:
         """Let it take new work again."""
         node = self.find(name)
         await self.release(node.address)
-        said = f"{node.address} takes work again."
+        said = f"{node.address} takes work again"
         if node.ours:
-            return _answer(node, said, await self._order(node, state=READY))
+            result = await self._order(node, state=READY)
+            if result.wanted is not None:
+                said = f"{said} once it is a {result.wanted.name.lower()} node"
+            return _answer(node, f"{said}.", result)
         ready = msgspec.structs.replace(node.registration, state=READY)
         self.registry.apply(ready, now=node.heard_at)
-        return _answer(node, said, None, READY)
+        return _answer(node, f"{said}.", None, READY)
 
     async def release(self, address: str) -> None:
         """Stop holding this address; for a node that is not known yet as well."""

@@ -70,6 +70,18 @@ async def test_a_drained_node_gets_nothing_until_it_is_undrained() -> None:
         assert d0.legs > 0
 
 
+async def test_a_node_that_is_undrained_amid_a_change_says_when_it_takes_work() -> None:
+    async with http_cluster(Cluster(1, 2)) as proxy:
+        address = known(proxy, "d0").http_address
+        assert (await tell(proxy, "d0", "undrain"))[1][
+            "message"
+        ] == f"{address} takes work again."
+        proxy.http[1].identity.next_role = Role.PREFILL
+        _, said = await tell(proxy, "d0", "undrain")
+        assert (said["state"], said["wanted_role"]) == ("draining", "prefill")
+        assert said["message"] == f"{address} takes work again once it is a prefill node."
+
+
 async def test_draining_outlives_heartbeats_and_status_shows_it() -> None:
     async with http_cluster(Cluster(1, 2)) as proxy:
         await tell(proxy, "d0", "drain")
