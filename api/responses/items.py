@@ -109,10 +109,13 @@ def _read(item: Given, path: str, conversation: Conversation) -> None:
             if parts := thought.content or thought.summary:
                 conversation.turn.add_reasoning("\n".join(part.text for part in parts))
         case _:
-            raise BadRequest(_unknown(kind, path), f"{path}.type")
+            raise BadRequest(_unknown(item, path), f"{path}.type")
 
 
-def _unknown(kind: object, path: str) -> str:
+def _unknown(item: Given, path: str) -> str:
+    kind = item.get("type")
+    if kind is None and "id" not in item:
+        return f"{path}.type is missing: an item has a type, or a role if it is a message"
     if kind in (None, "item_reference"):
         return f"{path}.type: no items are kept here that could be referred to: send it whole"
     return f"{path}.type: items of type {kind} are not supported"

@@ -218,6 +218,10 @@ def test_an_item_that_cannot_be_read_is_named(item: object, param: str) -> None:
     assert str(error.param).startswith(f"input[0].{param}")
 
 
+def test_an_item_without_type_and_role_is_told_what_it_lacks() -> None:
+    assert "input[0].type is missing" in str(refused({"input": [{"content": "hi"}]}))
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
