@@ -83,6 +83,25 @@ def test_weights_of_few_bits(rounding: str, llama: Path) -> None:
     assert runner_of(engine)._steps
 
 
+def test_steps_clear_the_blocks_that_they_enter(llama: Path) -> None:
+    """Recorded or replayed, they leave nothing of whoever had them before."""
+    few = replace(GREEDY, max_tokens=3)  # the first step enters a block, and does not fill it
+    runs = requests([prompt(5)], few), requests(PROMPTS, SEEDED)
+    left = list[list[Tensor]]()
+    for is_eager in (True, False):
+        engine = half(llama, enforce_eager=is_eager)
+        rows, seen = engine.memory.block_rows, list[Tensor]()
+        with torch.inference_mode():
+            rows.fill_(torch.nan)
+        for asked in runs:
+            run(engine, asked)
+            seen.append(rows.isnan())
+        left.append(seen)
+    for expected, ours in zip(*left, strict=True):
+        assert not expected.all()
+        assert torch.equal(ours, expected)
+
+
 def test_preempted_is_undisturbed(llama: Path) -> None:
     tight = {"kv_cache_memory_bytes": 120 * half(llama, block_size=1).kv_regions[0].block_bytes}
     expected = run(half(llama, enforce_eager=True), requests(PROMPTS))
