@@ -1,5 +1,6 @@
 """A processor by itself: tokens that complete bad words, failures of sequences, and ends."""
 
+import math
 import random
 from collections import Counter
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from engine.request import Grammar, Sampling
+from engine.sampling.changes import changes_of
 from engine.sampling.logits_processor import NOTHING_LEFT, LogitsProcessor
 from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import Parities, Parity, comes_whole, sequence
@@ -93,3 +95,24 @@ def test_a_grammar_is_told_what_ends_this_answer() -> None:
         asked = Sampling(grammar=Grammar("regex", "1"), stop_token_ids=(9,), ignore_eos=ignored)
         Sampler(VOCABULARY, grammars).check(sequence(asked, eos=frozenset({END})))
         assert grammars.ends == ends
+
+
+def test_a_token_that_is_biased_and_banned_is_told_to_a_device_once() -> None:
+    """Kernels change the tokens of a row in any order."""
+    seq = sequence(Sampling(logit_bias=((4, 5.0), (3, 1.0)), bad_words=((2, 3),)), answer=(2,))
+    rows = Sampler(VOCABULARY).processed_rows([(6, SamplerRow(seq))])
+    changes = changes_of(rows, VOCABULARY)
+    assert changes is not None
+    assert changes.headers.tolist() == [[6, 0, 2, 2]]
+    assert dict(zip(changes.tokens, changes.values, strict=True)) == {4: 5.0, 3: -math.inf}
+
+
+def test_penalties_without_a_token_are_told_to_a_device() -> None:
+    """It may have drawn one that the host does not know yet."""
+    rows = Sampler(VOCABULARY).processed_rows(
+        [(6, SamplerRow(sequence(Sampling(presence_penalty=0.5))))]
+    )
+    changes = changes_of(rows, VOCABULARY)
+    assert changes is not None
+    assert changes.headers.tolist() == [[6, 0, 0, 0]]
+    assert changes.factors.tolist() == [[1, 0, 0.5]]
