@@ -38,3 +38,19 @@ def test_drafts_of_a_sequence_before_it_are_rows_that_are_stepped_over() -> None
     assert scored.logprobs == tuple(want)
     assert max(parts) == ROWS_AT_ONCE
     assert seq.prompt_logprobs is None
+
+
+def test_a_preempted_prompt_is_scored_once_and_told_of_when_the_last_score_is_there() -> None:
+    """Behind its last token nothing of the prompt is left to score."""
+    prompt, hidden = tuple(range(9)), torch.randn(9, VOCABULARY)
+    seq = Sequence(Request(RequestId("one"), prompt, Sampling(prompt_logprobs=0)))
+    found = [
+        list(
+            record_prompt_logprobs(
+                [Chunk(seq, start, stop - start)], hidden[start:stop], torch.clone
+            )
+        )
+        for start, stop in ((0, 3), (3, 6), (0, 4), (4, 8), (8, 9))
+    ]
+    want = tuple(top_logprobs(logprobs_of(hidden[:-1]), prompt[1:], 0))
+    assert found == [[], [], [], [Scored(RequestId("one"), want)], []]
