@@ -7,7 +7,7 @@ import pytest
 from engine.kernels.gpu.attention_plans import LEAST_STRETCH, plan_tiles
 from engine.kernels.gpu.paged_call import Heads
 from engine.running.device import MOST_NARROW
-from engine.running.warming import row_counts
+from engine.running.warming import row_counts, with_progress
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.launches import compiled_late
 
@@ -59,3 +59,11 @@ def test_chunks_of_a_warm_up_meet_all_shapes_of_tiles(
     shape = Heads(num_heads, kv_heads, width, width, 2, 2)
     met = {plan_tiles(shape, count - 1) for count in row_counts(most) if count > 1}
     assert {plan_tiles(shape, longest) for longest in range(1, 9000)} == met
+
+
+def test_a_log_has_no_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)  # to rich, that makes it a terminal
+    assert list(with_progress(range(3), "compiling kernels")) == [0, 1, 2]
+    assert capsys.readouterr() == ("", "")
