@@ -17,8 +17,9 @@ NEEDED = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
 Positive = Annotated[float, Meta(gt=0)]
-Size = Annotated[int, Meta(ge=1)]
-Halves = Annotated[int, Meta(ge=2, multiple_of=2)]
+MOST = 2**31 - 1  # of a model's sizes
+Size = Annotated[int, Meta(ge=1, le=MOST)]
+Halves = Annotated[int, Meta(ge=2, le=MOST, multiple_of=2)]
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):

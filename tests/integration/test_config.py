@@ -169,6 +169,8 @@ def test_lengths_may_be_written_as_whole_floats() -> None:
         ({"vocab_size": "many"}, "vocab_size"),
         ({"num_attention_heads": 0}, "num_heads"),
         ({"head_dim": 7}, "multiple of 2.*head_dim"),
+        ({"head_dim": 10**30}, "head_dim"),
+        ({"intermediate_size": 10**30}, "intermediate_size"),
         ({"hidden_act": "relu2"}, "hidden_act relu2.*these are: silu, gelu"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported with llama"),
