@@ -76,16 +76,29 @@ def test_nothing_left_ends_the_answer_and_is_told_so(device: torch.device) -> No
 
 
 def test_a_grammar_that_may_not_end_there_has_failed(device: torch.device) -> None:
+    """And none beside it."""
     for kernels in (False, True):
-        seq = sequence(Sampling(grammar=Grammar("regex", "1"), temperature=0))
+        asked = Sampling(grammar=Grammar("regex", "1"), temperature=0)
+        seqs = [sequence(asked), sequence(asked)]
         grammars = Parities(VOCABULARY)
         sampler = Sampler(VOCABULARY, grammars, kernels=kernels)
-        sampler.check(seq)
-        grammars.made[0].may_end = False
-        sampler.sample(
-            torch.full((1, VOCABULARY), -torch.inf, device=device), [SamplerRow(seq)]
-        )
-        assert seq.failure == NOTHING_LEFT
+        for seq in seqs:
+            sampler.check(seq)
+        for made in grammars.made:
+            made.may_end = False
+        logits = torch.zeros((2, VOCABULARY), device=device)
+        logits[1] = -torch.inf
+        sampler.sample(logits, [SamplerRow(seq) for seq in seqs])
+        assert [seq.failure for seq in seqs] == [None, NOTHING_LEFT]
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e300])
+def test_no_temperature_is_too_high(temperature: float, device: torch.device) -> None:
+    asked = Sampling(temperature=temperature, bad_words=tuple((one,) for one in range(9)))
+    draws = [draw_at(asked, position) for position in range(8)]
+    logits = logits_of(8, 2).to(device)
+    want = Sampler(VOCABULARY).sample(logits.cpu().clone(), draws)
+    assert Sampler(VOCABULARY, kernels=True).sample(logits, draws).tokens == want.tokens
 
 
 def lists(device: torch.device, rows: int, vocabulary: int = 500) -> tuple[Tensor, ...]:

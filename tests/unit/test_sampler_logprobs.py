@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnusableSampling
+from engine.kernels.token_logprobs import TokenLogprobs
 from engine.request import Logprobs, Request, RequestId, Sampling
 from engine.sampling.checks import MOST_SCORES, check_sampling
+from engine.sampling.device_logprobs import unpack_logprobs
 from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, top_logprobs
 from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import draw_at, sequence
@@ -61,6 +63,22 @@ def test_certainty_is_no_bits_at_all() -> None:
     """0 and -0 are one rank."""
     (told,) = top_logprobs(torch.tensor([[-0.0, 0.0, -0.0]]), [1], 3)
     assert [(one.token, one.rank) for one in told] == [(1, 1), (0, 1), (1, 1), (2, 1)]
+
+
+def test_what_a_device_gathered_is_told_as_by_torch() -> None:
+    """Tokens that tie have one rank, and what cannot be has a number; each row has its own."""
+    logits = torch.tensor([[2.0, 1.0, 2.0, -torch.inf, 1.0], [0.0, 3.0, 0.0, 0.0, 5.0]])
+    logprobs, tokens, most = logprobs_of(logits), [3, 1], [5, 2]
+    likeliest = logits.sort(dim=1, descending=True, stable=True).indices
+    told = TokenLogprobs(
+        logprobs.gather(1, torch.tensor([[3], [1]]))[:, 0],
+        torch.tensor([5, 2]),
+        likeliest,
+        logprobs.gather(1, likeliest),
+    )
+    rows = zip(logprobs.split(1), tokens, most, strict=True)
+    want = [top_logprobs(row, [token], count)[0] for row, token, count in rows]
+    assert list(unpack_logprobs(told, tokens, most)) == want
 
 
 @pytest.mark.parametrize("temperature", [0, 1.5])
