@@ -113,12 +113,13 @@ class RoleController:
         return not self._ordered.is_set()
 
     async def _change_role(self, role: Role) -> None:
+        if self.identity.next_role is not role or self.identity.stopping:
+            return
+        before = self.identity.role
+        self.identity.change_role(role)
+        log.info("a %s node is a %s node now", before.name.lower(), role.name.lower())
+        self.announce()
         await self.engine.renice(self.niceness(role))
-        if self.identity.next_role is role and not self.identity.stopping:
-            before = self.identity.role
-            self.identity.change_role(role)
-            log.info("a %s node is a %s node now", before.name.lower(), role.name.lower())
-            self.announce()
 
 
 async def _first_of(one: asyncio.Event, other: asyncio.Event) -> None:

@@ -163,23 +163,28 @@ async def test_who_stops_keeps_its_role() -> None:
             await asyncio.sleep(0)
         assert one.said.empty()
         assert one.duty.identity.role is P
+        assert one.engine.niceness == []
 
 
-async def test_a_role_that_is_taken_back_at_the_last_moment_does_not_change() -> None:
+async def test_a_role_that_is_taken_back_too_late_is_changed_back() -> None:
+    """Its niceness as well: it is that of the role, whenever the order comes."""
     async with rig() as one:
 
         async def renice(niceness: int) -> None:
             one.engine.niceness.append(niceness)
-            one.order(role=P)
+            if niceness == NICENESS[D]:
+                one.order(role=P)
 
         one.engine.renice = renice  # type: ignore[method-assign]
         one.engine.quiescent.set()
         one.order(role=D)
-        assert [(await one.hear()).state for _ in range(2)] == [State.DRAINING, State.READY]
+        said = [await one.hear() for _ in range(4)]
+        assert [one.type for one in said] == [P, D, D, P]
         for _ in range(TURNS):
             await asyncio.sleep(0)
         assert one.said.empty()
         assert one.duty.identity.role is P
+        assert one.engine.niceness == [NICENESS[D], NICENESS[P]]
 
 
 async def test_there_and_back_again_counts_as_two_turns() -> None:
