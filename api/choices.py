@@ -21,7 +21,8 @@ class TextPiece:
 
     `num_tokens` is how many tokens the choice has up to this piece. `scored_tokens` are an
     echoed prompt's and then the piece's own, where log-probabilities were asked for; the text
-    of a token may come with a later piece. `reasoning` comes before the text.
+    of a token may come with a later piece. `reasoning` comes before the text; the answer's
+    first text begins behind `content_start` characters of reasoning and its marks.
     """
 
     index: int
@@ -32,6 +33,7 @@ class TextPiece:
     stop_reason: int | str | None = None
     scored_tokens: tuple[ScoredToken, ...] = ()
     reasoning: str = ""
+    content_start: int = 0
 
 
 def join_pieces(pieces: Sequence[TextPiece]) -> TextPiece:
@@ -224,6 +226,9 @@ class ChoiceState:
         if self._finished and self.reasoning_reader is not None:
             held, content = self.reasoning_reader.finish()
             reasoning, text = reasoning + held, text + content
+        reader = self.reasoning_reader
+        start = reader.content_start if reader is not None else 0
         return TextPiece(
-            *(self.index, text, tokens, self.num_tokens, finish, reason, places, reasoning)
+            *(self.index, text, tokens, self.num_tokens, finish, reason, places, reasoning),
+            content_start=start,
         )

@@ -38,6 +38,11 @@ class MarkedAnswerReader:
         self.found_reasoning = self.inner.found_reasoning
 
     @property
+    def content_start(self) -> int:
+        """See ReasoningReader."""
+        return self.inner.content_start
+
+    @property
     def over(self) -> bool:
         """Whether the reasoning has ended."""
         return self.inner.over

@@ -56,8 +56,11 @@ class ChannelReader:
     starts_open: bool = False
     include_reasoning: bool = True
     found_reasoning: bool = field(init=False)
+    content_start: int = 0
     plain: bool = False  # the rest is content without headers
     _place: _Section = field(init=False)
+    _num_read: int = 0  # characters
+    _has_content: bool = False
     _held: str = ""  # an incomplete header, or what may become a mark
 
     def __post_init__(self) -> None:
@@ -72,17 +75,20 @@ class ChannelReader:
     def read(self, text: str) -> Split:
         """Read more of the answer."""
         reasoning, content = "", ""
+        self._num_read += len(text)
         text, self._held = self._held + text, ""
         while text:
             if self._place is _Section.HEADER:
                 said, text = self._header(text)
                 content += said
+                self._begin_content(said, text)
                 continue
             body, end = self._body(text)
             if self._place is _Section.REASONING:
                 reasoning += body
             else:
                 content += body
+                self._begin_content(body, text)
             text = end if end.startswith(_HEADERS) else end.partition("|>")[2]
             self._place = _Section.HEADER if end else self._place
         return (reasoning if self.include_reasoning else ""), content
@@ -96,6 +102,11 @@ class ChannelReader:
         if self._place is _Section.REASONING:
             return (held if self.include_reasoning else ""), ""
         return "", held
+
+    def _begin_content(self, content: str, rest: str) -> None:
+        """Note where the first content begins: with the `rest`, or just before it."""
+        if content and not self._has_content:
+            self._has_content, self.content_start = True, self._num_read - len(rest)
 
     def _header(self, text: str) -> Split:
         """The content that a header stands for, and what follows; held until it is whole."""

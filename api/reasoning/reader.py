@@ -26,6 +26,10 @@ class ReasoningReader(Protocol):
     """Whether any of the answer is reasoning."""
 
     @property
+    def content_start(self) -> int:
+        """How many characters of the answer come before its first content."""
+
+    @property
     def over(self) -> bool:
         """Whether the text that comes next is not reasoning, as far as is known."""
 
@@ -57,6 +61,7 @@ class MarkedReasoningReader:
     starts_open: bool
     include_reasoning: bool = True
     found_reasoning: bool = field(init=False)  # some of the answer is reasoning
+    content_start: int = 0
     _place: _Section = _Section.BEFORE
     _space: list[str] = field(default_factory=list)  # it may belong to a mark
     _mark: str = ""  # the beginning of one
@@ -77,6 +82,14 @@ class MarkedReasoningReader:
 
     def read(self, text: str) -> Split:
         """See ReasoningReader."""
+        if self._place is not _Section.CONTENT:
+            self.content_start += len(text)
+            reasoning, content = self._read(text)
+            self.content_start -= len(content)
+            return (reasoning if self.include_reasoning else ""), content
+        return "", text
+
+    def _read(self, text: str) -> Split:
         if self._place is _Section.BEFORE:
             text = self._opened(text)
         reasoning = ""
@@ -85,12 +98,13 @@ class MarkedReasoningReader:
         if self._place is _Section.BEHIND:
             text = text.lstrip(SPACE)
             self._place = _Section.CONTENT if text else _Section.BEHIND
-        return (reasoning if self.include_reasoning else ""), text
+        return reasoning, text
 
     def finish(self) -> Split:
         """See ReasoningReader."""
         held, self._mark = self._taken_space() + self._mark, ""
         if not self.found_reasoning:
+            self.content_start -= len(held)
             return "", held
         held = held.lstrip(SPACE) if self._silent else held
         return (held if self.include_reasoning else ""), ""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from api.choices import TextPiece
-from api.logprobs import LogprobFormatter
+from api.logprobs import LogprobFormatter, ScoredToken
 from api.responses.events import Event, delta_frame, delta_prefix, frame_of
 from api.responses.namespaces import NamespacedName
 from api.responses.open_item import ItemKind, OpenItem
@@ -40,6 +40,8 @@ class ResponseBuilder:
     _number: int = -1
     _name: str = field(default_factory=lambda: token_hex(12))
     _delta_prefix: bytes = b""  # how all delta events of the open item begin
+    _before_text: list[ScoredToken] = field(default_factory=list)  # no text has begun yet
+    _has_text: bool = False
     _pending_tokens: PendingTokens = field(default_factory=PendingTokens)
     _starts: Iterator[int] = field(default_factory=lambda: iter(()))  # of texts just read
     _cleared_at: int = 0  # no token is pending of text before this
@@ -64,14 +66,15 @@ class ResponseBuilder:
 
     def add_piece(self, piece: TextPiece) -> bytes:
         """The events of a piece of the answer."""
-        scored = [one for one in piece.scored_tokens if self.visible(one.token)]
+        scored = self._scored_tokens(piece)
         if scored and (logprobs := self.logprob_formatter.chat(scored)):
             self._pending_tokens.tokens += logprobs.content
         frames = [self._append(ItemKind.REASONING, piece.reasoning)] if piece.reasoning else []
         deltas = self._read(piece)
         frames += map(self._add_delta, deltas)
         self._num_read += len(piece.text)
-        if not any(isinstance(one, str) for one in deltas) and frames:
+        held = piece.text and not deltas
+        if frames and not held and not any(isinstance(one, str) for one in deltas):
             self._pending_tokens.clear()
             self._cleared_at = self._num_read
         if piece.finish is not None:
@@ -83,6 +86,24 @@ class ResponseBuilder:
         if self.open is None:
             return self.items
         return [*self.items, self.open.item(self._status(self.open, "incomplete"))]
+
+    def _scored_tokens(self, piece: TextPiece) -> Sequence[ScoredToken]:
+        """The tokens that its text or later text may be made of: none of the reasoning's."""
+        scored = [one for one in piece.scored_tokens if self.visible(one.token)]
+        if self._has_text:
+            return scored
+        self._before_text += scored
+        known, start = self._before_text, piece.content_start
+        if piece.text or piece.reasoning:
+            self._before_text, self._has_text = [], bool(piece.text)
+        if not piece.text:
+            return ()
+        ends = [*(one.offset for one in known[1:]), start + 1]
+        return [
+            one
+            for one, end in zip(known, ends, strict=False)
+            if one.offset >= start or end > start
+        ]
 
     def _read(self, piece: TextPiece) -> Sequence[str | CallDelta]:
         if self.call_stream is None:

@@ -61,6 +61,18 @@ def test_channels_tell_reasoning_from_content(text: str, said: Split) -> None:
     assert read([*text]) == said
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize(
+    ("before", "content"),
+    [(f"{ANALYSIS}It is 4. {NEXT}{FINAL}", "It is 4."), (FINAL, "4"), ("", "4 <|")],
+)
+def test_it_is_known_where_content_begins(before: str, content: str, size: int) -> None:
+    reader, text = ChannelReader(), f"{before}{content}{NEXT}{ANALYSIS}4"
+    for at in range(0, len(text), size):
+        reader.read(text[at : at + size])
+    assert reader.content_start == len(before)
+
+
 PARTS = (
     *MARKS,
     "assistant",

@@ -20,7 +20,8 @@ from tests.unit.test_response_writing import writer
 
 FIRST: list[tuple[ReasoningParser, str, int]] = [
     *(("none", "the sea.", at_once) for at_once in (1, 3, 40, 100)),
-    *(("qwen3", "<think>Hm.</think>", at_once) for at_once in (1, 3)),
+    *(("qwen3", "<think>Hm.</think>", at_once) for at_once in (1, 3, 40, 100)),
+    *(("qwen3", f"<think>{CALL} l></think>", at_once) for at_once in (3, 40, 400)),
 ]
 
 
@@ -145,3 +146,32 @@ async def test_tokens_of_calls_are_not_those_of_equal_text(
     assert last["content"][0]["text"] == said
     told = [-one["logprob"] for one in last["content"][0]["logprobs"]]
     assert told == list(range(len(before), len(tokens)))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize(
+    ("thought", "said"),
+    [("4", "4"), ("It is 4.", "It is 4."), ("4 <t", "<t"), ("k", "think"), (None, "<t")],
+)
+async def test_tokens_of_reasoning_are_not_those_of_equal_text(
+    thought: str | None, said: str, at_once: int
+) -> None:
+    """Several may come in one step, where drafts were right."""
+    before = CODEC.encode(f"<think>{thought}</think>") if thought else ()
+    tokens = (*before, *CODEC.encode(said))
+    scored = [(Logprob(token, -float(at), 1),) for at, token in enumerate(tokens)]
+    events = [
+        TokenEvent(tokens[at : at + at_once], logprobs=tuple(scored[at : at + at_once]))
+        for at in range(0, len(tokens), at_once)
+    ]
+    events.append(TokenEvent((EOS,), FinishReason.STOP, logprobs=((Logprob(EOS, 0.0, 1),),)))
+    include = ("message.output_text.logprobs",)
+    for tools in ([], TOOLS):
+        ours = await writer(
+            FakeDoor(lambda request, leg: events), "qwen3", include=include, tools=tools
+        )
+        sent = b"".join([one async for one in event_stream(ours)]).decode()
+        *_, last = response_of(events_of(sent))["output"]
+        assert last["content"][0]["text"] == said
+        told = [-one["logprob"] for one in last["content"][0]["logprobs"]]
+        assert told == list(range(len(before), len(tokens)))
