@@ -74,9 +74,11 @@ def sink_checksum_mapping(way: BlockMapping) -> BlockMapping:
 @lru_cache(maxsize=64)
 def checksum_parts(seen: BlockMapping) -> Sequence[tuple[int, BlockMapping]]:
     """For each part, in order: the rank of ours that has it, and the mapping of its pieces."""
+    parts = dict[int, list[MappedPiece]]()  # a peer may claim many ranks: each piece once
+    for piece in seen.pieces:
+        parts.setdefault(piece.their_rank, []).append(piece)
     found = list[tuple[int, BlockMapping]]()
-    for part in range(1 + max(piece.their_rank for piece in seen.pieces)):
-        pieces = [piece for piece in seen.pieces if piece.their_rank == part]
+    for _, pieces in sorted(parts.items()):
         (rank,) = {piece.our_rank for piece in pieces}
         alone = tuple(replace(piece, our_rank=0, their_rank=0) for piece in pieces)
         found.append((rank, replace(seen, pieces=alone)))

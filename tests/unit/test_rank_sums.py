@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 
 import pytest
 
-from kv_transfer.blocks.checksum_mapping import source_checksum_mapping
+from kv_transfer.blocks.checksum_mapping import checksum_parts, source_checksum_mapping
 from kv_transfer.blocks.checksums import Checksums
-from kv_transfer.blocks.mapping import BlockMapping, map_blocks
+from kv_transfer.blocks.mapping import BlockMapping, MappedPiece, map_blocks
 from kv_transfer.checking import STRIDE_BYTES, CheckLevel, ExpectedChecksum
 from kv_transfer.errors import CorruptKv
 from kv_transfer.integrity.checked import expected_checksums, first_mismatch, make_checksums
@@ -180,3 +180,20 @@ def test_ranks_that_share_heads_crosswise_are_not_compared(
             ),
         )
     assert len(said) == 2 * way.their_slots
+
+
+def test_a_peer_of_many_ranks_has_each_piece_looked_at_once() -> None:
+    """It may claim as many as it likes: the transfer thread would do nothing else meanwhile."""
+    visits = list[int]()
+
+    class Pieces(tuple[MappedPiece, ...]):
+        def __iter__(self) -> Iterator[MappedPiece]:
+            visits.append(len(self))
+            return super().__iter__()
+
+    ranks = 16
+    one, many = (layout(4, heads=ranks, ranks=n, row_bytes=320) for n in (1, ranks))
+    seen = source_checksum_mapping(one, many)
+    parts = checksum_parts(replace(seen, pieces=Pieces(seen.pieces)))
+    assert len(parts) == ranks
+    assert visits == [len(seen.pieces)]
