@@ -12,7 +12,7 @@ from engine.kernels.cpu.library import RecordedCalls
 from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.cpu.recording import Arena
 from engine.request import Request, Sampling
-from engine.running.replaying import ReplayingRunner
+from engine.running.replaying import MOST, ReplayingRunner
 from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -81,6 +81,14 @@ def test_weights_of_few_bits(rounding: str, llama: Path) -> None:
     engine = half(llama, quantization=rounding)
     assert run(engine, mixed()) == expected
     assert runner_of(engine)._steps
+
+
+def test_steps_of_many_are_not_replayed_and_those_of_few_still_are(llama: Path) -> None:
+    engine = half(llama, max_num_seqs=MOST + 1)
+    asked = requests([prompt(5)] * (MOST + 1), replace(GREEDY, max_tokens=3))
+    assert run(engine, asked) == run(half(llama, enforce_eager=True), asked)
+    assert runner_of(engine).replays
+    assert max(runner_of(engine)._steps, default=0) <= MOST
 
 
 def test_steps_clear_the_blocks_that_they_enter(llama: Path) -> None:
