@@ -1,5 +1,6 @@
 """The JSON bodies of text requests: parsed, and refused by the name of a wrong field."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,6 +27,8 @@ from engine.request import (
 
 MOST_CHOICES = 128
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
+HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\)")
+LAST = 12  # bytes of a body in which half a pair makes msgspec say that it was truncated
 NOTHING_ELSE: Mapping[str, str] = {}
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -217,7 +220,9 @@ def read_object(
     try:
         given = msgspec.json.decode(data)
     except UNREADABLE as error:
-        raise BadRequest(f"The body is not valid JSON: {error}") from error
+        half = HALF_PAIR.search(data[-LAST:])
+        why = f"{half[0].decode()} is half of a surrogate pair" if half else error
+        raise BadRequest(f"The body is not valid JSON: {why}") from error
     if not isinstance(given, dict):
         raise BadRequest("The body must be a JSON object")
     try:

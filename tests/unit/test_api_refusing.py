@@ -157,3 +157,10 @@ async def test_params_that_are_no_ticket_are_refused() -> None:
             {"kv_transfer_params": {"do_remote_prefill": True}}, legs=read_leg_params
         )
     assert refused.value.param == "kv_transfer_params"
+
+
+@pytest.mark.parametrize("end", ['"}', '", "n": 1}'])
+def test_half_of_a_surrogate_pair_is_said_to_be_that_near_the_end_too(end: str) -> None:
+    with pytest.raises(BadRequest, match="surrogate pair"):
+        read_completion(b'{"prompt": "a\\ud83d' + end.encode())
+    assert read_completion(b'{"prompt": "a\\ud83e\\udd8a"}').prompt == "a\N{FOX FACE}"
