@@ -27,13 +27,27 @@ class Certificate:
         A certificate and a key of which only one is new do not match.
         """
         fresh = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        fresh.load_cert_chain(self.certfile, self.keyfile, _refuse_password)
+        try:
+            fresh.load_cert_chain(self.certfile, self.keyfile, _refuse_password)
+        except ssl.SSLError as error:
+            if error.reason is None:  # it names neither what is missing nor where
+                raise OSError(self._missing_part()) from error
+            raise
         if self.ca_certs:
             fresh.verify_mode = ssl.CERT_REQUIRED
             fresh.load_verify_locations(self.ca_certs)
         if context is not None:
             context.latest = fresh
         return self.certfile
+
+    def _missing_part(self) -> str:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self.certfile)
+        except ssl.SSLError:
+            return "--ssl-certfile has no certificate (PEM)"
+        if self.keyfile:
+            return "--ssl-keyfile has no private key (PEM)"
+        return "--ssl-certfile has no private key (PEM), and there is no --ssl-keyfile"
 
 
 class RenewedContext(ssl.SSLContext):

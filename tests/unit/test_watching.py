@@ -192,3 +192,22 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(tmp_path: Path) ->
 def test_a_certificate_that_is_a_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(MalformedSecrets, match=f"{tmp_path}: "):
         Secrets.of(ProxyConfig(ssl_certfile=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("certfile", "keyfile", "missing"),
+    [
+        ("cert.pem", None, "--ssl-certfile has no private key .* no --ssl-keyfile"),
+        ("key.pem", "cert.pem", "--ssl-certfile has no certificate"),
+        ("cert.pem", "cert.pem", "--ssl-keyfile has no private key"),
+    ],
+)
+def test_what_a_certificates_files_lack_is_named(
+    certfile: str, keyfile: str | None, missing: str, tmp_path: Path
+) -> None:
+    issued = trustme.CA().issue_cert("localhost")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    key = None if keyfile is None else str(tmp_path / keyfile)
+    with pytest.raises(MalformedSecrets, match=missing):
+        Secrets.of(ProxyConfig(ssl_certfile=str(tmp_path / certfile), ssl_keyfile=key))
