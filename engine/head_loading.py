@@ -24,6 +24,7 @@ from engine.models.eagle_config import EagleConfig, parse_eagle_config
 from engine.models.eagle_head import EagleHead
 from engine.models.eagle_weights import load_eagle_head
 from engine.models.model import Model
+from engine.models.shards import check_divisible
 from engine.placing import placement
 from engine.running.head_runner import OwnHeadRunner
 from engine.running.opening import OpenDevice, RunnerOpener
@@ -89,6 +90,7 @@ def read_head(config: EngineConfig, shape: AnyConfig) -> HeadSource | None:
     try:
         checkpoint = open_checkpoint(settings.model)
         eagle = parse_eagle_config(checkpoint.config, shape)
+        check_divisible(eagle.layer, config.tensor_parallel_size)
     except UnusableCheckpoint as error:
         raise UnusableCheckpoint(f"{told}: {settings.model}: {error}") from error
     headed = with_fields(shape, draft_head=True, draft_inputs=eagle.inputs)

@@ -20,7 +20,7 @@ from engine.models.layer import Mlp
 from engine.models.layer_weights import read_attention, read_norm
 from engine.models.mlp_weights import read_dense_mlp
 from engine.models.rope import rope_table
-from engine.models.shards import check_divisible, shard_config, shard_tensors
+from engine.models.shards import shard_config, shard_tensors
 from engine.models.tensor_parallel import ParallelAttention, ParallelMlp, VocabParallelHead
 
 LAYER_NAMES = ("model.midlayer.", "model.layers.0.")  # its authors', and others'
@@ -35,12 +35,14 @@ def load_eagle_head(
     max_len: int,
     place: Placement,
 ) -> EagleHead:
-    """Read all weights; each rank reads its own part. Raises UnusableCheckpoint."""
+    """Read all weights; each rank reads its own part. Raises UnusableCheckpoint.
+
+    Its sizes were checked: `check_divisible`.
+    """
     store, group = open_store(checkpoint.weight_files, place.device), place.group
     store = replace(store, title="loading the draft head")
     parts: Parts = dict
     if group is not None:
-        check_divisible(config.layer, group.shard.size)
         parts = partial(shard_tensors, config=config.layer, shard=group.shard)
         config = with_fields(config, layer=shard_config(config.layer, group.shard))
     with open_weights(store, place.dtype, place.device, place.kernels, parts) as loader:

@@ -2,20 +2,24 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.checkpoints.checkpoint import WEIGHTS
+from engine.checkpoints.checkpoint import WEIGHTS, open_checkpoint
 from engine.errors import UnusableCheckpoint
+from engine.head_loading import read_head
+from engine.models.choosing import read_config
 from engine.models.decoder import Decoder
 from engine.models.eagle_head import EagleHead
 from engine.models.prediction_head import PredictionHead
 from engine.request import Sampling
 from engine.running.head_runner import OwnHeadRunner
 from engine.running.runner import PlainRunner
+from engine.settings import EngineConfig
 from engine.stepping.head_drafter import HeadDrafter
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
@@ -94,6 +98,22 @@ def test_what_has_no_head_is_refused(llama: Path, tmp_path: Path) -> None:
     edit_config(made, {"num_nextn_predict_layers": 0})
     with pytest.raises(UnusableCheckpoint, match="no layer for it"):
         load(made, **headed())
+
+
+def test_a_head_that_ranks_cannot_share_is_refused_before_its_weights_are_read(
+    tmp_path: Path,
+) -> None:
+    made = make_checkpoint(tmp_path / "model", num_hidden_layers=6)
+    config = EngineConfig(model=str(made), tensor_parallel_size=2)
+    shape = read_config(open_checkpoint(config.model), "auto")
+    for name, size, said in (("odd", 47, "47 columns of the MLP"), ("even", 48, None)):
+        head = make_eagle(tmp_path / name, intermediate_size=size)
+        asked = replace(config, **eagled(head))
+        if said is None:
+            assert read_head(asked, shape) is not None
+            continue
+        with pytest.raises(UnusableCheckpoint, match=f"--tensor-parallel-size 2: {said}"):
+            read_head(asked, shape)
 
 
 def test_the_log_tells_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
