@@ -9,7 +9,7 @@ TESTS := tests/house tests/unit tests/contract
 # what stays in one process, in several at a time; whole clusters want all cores
 PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: serve demo check test test-gpu soak chaos machines fmt bench clean
+.PHONY: serve demo check test test-gpu soak chaos machines fmt protos bench clean
 
 serve: $(INSTALLED)  ## a cluster with the bundled model on this machine, until Ctrl-C
 	$(BIN)/pdserve up $(ARGS)
@@ -44,6 +44,9 @@ machines: $(INSTALLED)  ## two minutes in which cables between machines are pull
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+protos: $(INSTALLED)  ## compile the gRPC messages anew, after a .proto file was changed
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. api/grpc/protos/*.proto
 
 bench: $(INSTALLED)  ## requests per second and time to first token, split over two nodes
 	$(BIN)/python -m bench $(ARGS)

@@ -180,6 +180,8 @@ class NodeConfig(ServingOptions):
     """HTTP port; 0: any free one. Default: 8100 on a prefill node, 8200 on a decode node."""
     kv_port: int | None = None
     """Port of the KV side channel; 0: any free one. Default: 21001 prefill, 22001 decode."""
+    grpc_port: int | None = None
+    """Port for vLLM's gRPC services; 0: any free one. Default: none (extra: pdserve[grpc])."""
     advertise_host: str | None = None
     """Host that others reach this node by. Default: --host, or our end of the route there."""
     proxy: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
@@ -192,7 +194,9 @@ class NodeConfig(ServingOptions):
         ServingOptions.__post_init__(self)
         self.check_names(self.served_names)
         is_descriptor("supervisor_fd", self.supervisor_fd)
-        for name in ("port", "kv_port"):
+        if self.grpc_port is not None and self.cluster_key is not None:
+            raise ValueError("--grpc-port: routers that call it cannot sign: no --cluster-key")
+        for name in ("port", "kv_port", "grpc_port"):
             is_port(name, getattr(self, name) or 0)
         if self.advertise_host is not None:
             is_host("advertise_host", self.advertise_host)

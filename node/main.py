@@ -34,6 +34,7 @@ from node.config import HTTP_PORTS, NodeConfig
 from node.engine_client import EngineClient, EngineDied
 from node.engine_job import engine_process_config, niceness_of
 from node.failures import first_failure
+from node.grpc_door import GrpcDoor, listen_for_grpc
 from node.identity import NodeIdentity
 from node.ipc import EngineOutputs
 from node.kv_events.encoding import EventEncoder
@@ -77,6 +78,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
     port = HTTP_PORTS[role] if config.port is None else config.port
     with _listen(config.host, port) as listening, _kv_events(config, host) as kv_events:
         http_port, node_id = listening.getsockname()[1], uuid4().hex
+        grpc = listen_for_grpc(config)
         (codec, parcel), engine = await asyncio.gather(
             asyncio.to_thread(_load_text, config),
             EngineClient.start(engine_process_config(role, config, node_id, host)),
@@ -92,7 +94,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         text = TextFilesRoute(parcel)
         try:
             with GrammarChecker() as grammars:
-                parts = codec, grammars, text, kv_events
+                parts = codec, grammars, text, kv_events, grpc
                 await _Node(config, engine, identity, listening, *parts).run()
         finally:
             await engine.stop()
@@ -110,6 +112,7 @@ class _Node:
     grammars: GrammarChecker
     text: TextFilesRoute
     kv_events: KvEventPublisher | SilentPublisher
+    grpc: GrpcDoor
 
     async def run(self) -> None:
         """Run until a stop signal has come and the node has drained; raises EngineDied."""
@@ -122,9 +125,12 @@ class _Node:
         limiter = ConnectionLimiter(DoorLimits(write_s=SLOW_CLIENT_S, gone_s=GONE_S))
         announcer = self._announcer()
         controller = self._role_controller(announcer)
-        server = NodeServer(uvicorn_config(self._app(controller), limiter))
+        served, legs = self._served(), LegFinder(self.identity.registration.zmq_address)
+        server = NodeServer(uvicorn_config(self._app(controller, served, legs), limiter))
+        grpc, sources = self.grpc, self.kv_events.sources
+        await grpc.start(self.engine, self.identity, served, legs, sources)
         async with asyncio.TaskGroup() as tasks:
-            services = self.engine, announcer, controller, limiter, self.kv_events
+            services = self.engine, announcer, controller, limiter, self.kv_events, grpc
             parts = [tasks.create_task(service.run()) for service in services]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
             try:
@@ -132,9 +138,11 @@ class _Node:
                 stop = await _stop_signal()
                 self.identity.stopping = True
                 announcer.announce_now()
+                await grpc.stop_taking_calls()
                 await self._wait_until_drained(stop)
                 self.engine.reject_legs()
                 server.should_exit = True
+                await grpc.close()
                 await serving
             finally:
                 server.stop_reading()
@@ -164,11 +172,9 @@ class _Node:
         self.engine.on_outputs = record
         return metrics
 
-    def _app(self, controller: RoleController) -> Asgi:
-        metrics, ready = self._metrics(), self.engine.ready
-        legs = LegFinder(self.identity.registration.zmq_address)
-        door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
-        served = ServedModel(
+    def _served(self) -> ServedModel:
+        ready = self.engine.ready
+        return ServedModel(
             self.config.served_names,
             self.codec,
             lambda: ready.max_model_len,
@@ -181,6 +187,10 @@ class _Node:
             grammars=self.grammars,
             adapters=ready.adapters,
         )
+
+    def _app(self, controller: RoleController, served: ServedModel, legs: LegFinder) -> Asgi:
+        metrics = self._metrics()
+        door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
         app.after_request(RefusedLegs(legs, self.engine.decline).give_up)
@@ -216,6 +226,8 @@ class _Node:
             one.http_address,
             one.zmq_address,
         )
+        if self.grpc.port is not None:
+            log.info("gRPC at %s", format_address(self.config.host, self.grpc.port))
         if self.config.supervisor_fd is not None:
             report_to_starter(self.config.supervisor_fd, http_address=one.http_address)
 

@@ -1,0 +1,233 @@
+"""vllm.Inference: generation for vLLM's router and Dynamo's sidecar."""
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from google.protobuf.json_format import MessageToDict
+from msgspec import UNSET
+
+from api.answering import Answer
+from api.choices import ChoiceState, TextPiece, join_pieces
+from api.errors import BadRequest
+from api.grpc.calls import CallAborted, Completions, Context, refuse, without_zeros
+from api.grpc.protos import inference_pb2 as pb
+from api.usage import params_of
+from engine.request import FinishReason, Logprobs
+
+DEFAULT_MAX_TOKENS = 20
+ALL = -1
+REASONS = {
+    FinishReason.STOP: pb.FinishInfo.STOP,
+    FinishReason.LENGTH: pb.FinishInfo.LENGTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """Serves the calls of vllm.Inference."""
+
+    completions: Completions
+
+    async def generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> pb.GenerateResponse:
+        """One answer, whole."""
+        if request.sampling.num_sequences > 1:
+            several = "Generate has room for one sequence: use GenerateStream"
+            await refuse(context, BadRequest(several, "num_sequences"))
+        replies = [reply async for reply in self._replies(request, context, whole=True)]
+        return replies[0]
+
+    async def generate_stream(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """One or several answers, piece by piece."""
+        async with aclosing(self._replies(request, context, whole=False)) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def _replies(
+        self, request: pb.GenerateRequest, context: Context, *, whole: bool
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        try:
+            body = completion_of(request)
+        except BadRequest as refusal:
+            await refuse(context, refusal)
+            return
+        try:
+            async with self.completions.answered(body, context) as answer:
+                writer = _Writer(answer, request.response)
+                async with aclosing(answer.pieces()) as pieces:
+                    if whole:
+                        yield writer.reply(join_pieces([piece async for piece in pieces]))
+                        return
+                    async for piece in pieces:
+                        yield writer.reply(piece)
+        except CallAborted:
+            ended = pb.FinishInfo(finish_reason=pb.FinishInfo.ABORTED)
+            yield pb.GenerateResponse(outputs=pb.SequenceOutput(finish_info=ended))
+
+
+def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
+    """The body of /v1/completions that asks for the same; raises BadRequest."""
+    if request.media:
+        raise BadRequest("media: this server reads text only", "media")
+    prompt = list(request.token_ids.ids) if request.HasField("token_ids") else request.text
+    stopping, sampling = request.stopping, request.sampling
+    body = without_zeros(
+        {
+            "model": request.lora_name or request.model,
+            "request_id": request.request_id,
+            "priority": request.priority,
+            "session_id": request.session_id,
+            "truncate_prompt_tokens": request.truncate_prompt_tokens,
+            "n": sampling.num_sequences,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "max_tokens": stopping.max_new_tokens or DEFAULT_MAX_TOKENS,
+            "min_tokens": stopping.min_new_tokens,
+            "stop_token_ids": list(stopping.stop_token_ids),
+            "stop": list(stopping.stop_strings),
+            "include_stop_str_in_output": stopping.include_stop_strings,
+            "ignore_eos": stopping.ignore_eos,
+            **_decoding(request.decoding),
+            **_cache(request.kv),
+        }
+    )
+    options = request.response
+    if request.HasField("temperature"):
+        body["temperature"] = request.temperature
+    if sampling.HasField("seed"):
+        body["seed"] = sampling.seed
+    if options.HasField("skip_special_tokens"):
+        body["skip_special_tokens"] = options.skip_special_tokens
+    for name, told, wanted in (
+        ("logprobs", options.output_logprobs, _candidates(options, "output_candidates")),
+        ("prompt_logprobs", options.prompt_logprobs, _candidates(options, "prompt_candidates")),
+    ):
+        if told or wanted is not None:
+            body[name] = wanted or 0
+    return {**body, "prompt": prompt}
+
+
+def _decoding(decoding: pb.DecodingParameters) -> dict[str, object]:
+    kind = decoding.WhichOneof("structured_output")
+    said = None if kind is None else getattr(decoding, kind)
+    if isinstance(said, pb.DecodingParameters.StringChoices):
+        said = list(said.choices)
+    return {
+        "presence_penalty": decoding.presence_penalty,
+        "frequency_penalty": decoding.frequency_penalty,
+        "repetition_penalty": decoding.repetition_penalty,
+        "logit_bias": {str(token): bias for token, bias in decoding.logit_bias.items()},
+        "allowed_token_ids": list(decoding.allowed_token_ids),
+        "structured_outputs": {kind: said} if kind else None,
+    }
+
+
+def _cache(kv: pb.KVCacheParameters) -> dict[str, object]:
+    if kv.HasField("ec_transfer_params"):
+        raise BadRequest("ec_transfer_params: there is no encoder here", "ec_transfer_params")
+    params = MessageToDict(kv.kv_transfer_params)
+    return {"cache_salt": kv.cache_salt, "kv_transfer_params": params}
+
+
+def _candidates(options: pb.ResponseOptions, name: str) -> int | None:
+    """How many of the likeliest tokens are asked for; raises BadRequest."""
+    if not options.HasField(name):  # type: ignore[arg-type]
+        return None
+    candidates: pb.CandidateTokens = getattr(options, name)
+    if candidates.HasField("token_ids"):
+        raise BadRequest(f"{name}: log-probabilities of chosen tokens are not told", name)
+    return ALL if candidates.all else candidates.top_n
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the replies of one call; the first tells of the prompt."""
+
+    answer: Answer
+    options: pb.ResponseOptions
+    begun: bool = False
+
+    def reply(self, piece: TextPiece) -> pb.GenerateResponse:
+        """The reply for a piece."""
+        told = None if self.begun else self._prompt(self.answer.choices[0])
+        self.begun = True
+        return pb.GenerateResponse(prompt_info=told, outputs=self._output(piece))
+
+    def _prompt(self, choice: ChoiceState) -> pb.PromptInfo:
+        prompt, options = choice.call.request.prompt, self.options
+        told = _Told.of(choice.prompt_logprobs)
+        return pb.PromptInfo(
+            num_prompt_tokens=len(prompt),
+            token_ids=prompt if options.prompt_token_ids else (),
+            logprobs=told.logprobs,
+            ranks=told.ranks,
+            candidate_tokens=told.candidates,
+        )
+
+    def _output(self, piece: TextPiece) -> pb.SequenceOutput:
+        options, told = self.options, _Told.of(one.ranked for one in piece.scored_tokens)
+        text = options.output_text if options.HasField("output_text") else True
+        return pb.SequenceOutput(
+            index=piece.index,
+            text=piece.text if text else "",
+            num_tokens=len(piece.tokens),
+            token_ids=piece.tokens if options.output_token_ids else (),
+            logprobs=told.logprobs,
+            ranks=told.ranks,
+            candidate_tokens=told.candidates,
+            finish_info=self._finish(piece) if piece.finish else None,
+        )
+
+    def _finish(self, piece: TextPiece) -> pb.FinishInfo:
+        assert piece.finish is not None
+        choice, reason = self.answer.choices[piece.index], piece.stop_reason
+        made = pb.FinishInfo(
+            num_output_tokens=piece.num_tokens,
+            finish_reason=REASONS[piece.finish],
+            num_cached_tokens=choice.cached_tokens,
+        )
+        if isinstance(reason, str):
+            made.stop_string = reason
+        elif reason is not None:
+            made.stop_token_id = reason
+        elif piece.finish is FinishReason.STOP and piece.tokens:
+            made.eos_token_id = piece.tokens[-1]
+        if (params := params_of(choice)) is not UNSET:
+            made.kv_transfer_params.update(_plain(params))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Log-probabilities and ranks of tokens, and those of the likeliest beside them."""
+
+    logprobs: Sequence[float]
+    ranks: Sequence[int]
+    candidates: Sequence[pb.CandidateTokenInfo]
+
+    @classmethod
+    def of(cls, places: Iterable[Logprobs]) -> "_Told":
+        ranked = [place for place in places if place]
+        others = list(_candidate_infos(ranked)) if any(len(one) > 1 for one in ranked) else []
+        firsts = [place[0] for place in ranked]
+        return cls([one.logprob for one in firsts], [one.rank for one in firsts], others)
+
+
+def _candidate_infos(places: Iterable[Logprobs]) -> Iterator[pb.CandidateTokenInfo]:
+    info = pb.CandidateTokenInfo.TokenInfo
+    for _, *likeliest in places:
+        tokens = [info(id=one.token, logprob=one.logprob, rank=one.rank) for one in likeliest]
+        yield pb.CandidateTokenInfo(tokens=tokens)
+
+
+def _plain(params: dict[str, Any]) -> dict[str, Any]:
+    """The params with nothing but what JSON has."""
+    plain: dict[str, Any] = msgspec.to_builtins(params)
+    return plain

@@ -1,0 +1,1 @@
+"""The messages, compiled from the .proto files beside them: see `make protos`."""

@@ -1,0 +1,269 @@
+"""vllm.grpc.engine.VllmEngine: generation for the SMG router."""
+
+import datetime
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from api.answering import Answer
+from api.choices import TextPiece, join_pieces
+from api.errors import BadRequest
+from api.grpc.calls import CallAborted, Completions, Context, refuse, without_zeros
+from api.grpc.facts import ServerFacts
+from api.grpc.protos import vllm_engine_pb2 as pb
+from api.usage import params_of
+from api.version import own_version
+from api.wire import UNREADABLE
+from engine.request import Logprobs
+
+SERVER_TYPE, CONNECTOR = "vllm-grpc", "NixlConnector"
+"""vLLM's names: by the second SMG knows how KV is handed over, whatever moves it here."""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmEngine:
+    """Serves the calls of VllmEngine. Where a request has no limit, `completions` have the
+    context's.
+    """
+
+    completions: Completions
+    facts: ServerFacts
+
+    async def generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """One or several answers, whole or piece by piece."""
+        try:
+            body = completion_of(request)
+        except BadRequest as refusal:
+            await refuse(context, refusal)
+            return
+        try:
+            async with self.completions.answered(body, context) as answer:
+                writer = _Writer(answer, streams=request.stream)
+                async with aclosing(answer.pieces()) as pieces:
+                    async for piece in pieces:
+                        for reply in writer.replies(piece):
+                            yield reply
+        except CallAborted:
+            yield pb.GenerateResponse(complete=pb.GenerateComplete(finish_reason="abort"))
+
+    async def health_check(
+        self, _request: pb.HealthCheckRequest, _context: Context
+    ) -> pb.HealthCheckResponse:
+        """Whether the engine is healthy."""
+        trouble = self.facts.trouble()
+        return pb.HealthCheckResponse(healthy=trouble is None, message=trouble or "ok")
+
+    async def abort(self, request: pb.AbortRequest, _context: Context) -> pb.AbortResponse:
+        """End calls by their ids."""
+        self.completions.running.abort(request.request_ids)
+        return pb.AbortResponse()
+
+    async def get_model_info(
+        self, _request: pb.GetModelInfoRequest, _context: Context
+    ) -> pb.GetModelInfoResponse:
+        """The model, and where its tokenizer is."""
+        facts = self.facts
+        return pb.GetModelInfoResponse(
+            model_path=facts.model,
+            is_generation=facts.generates,
+            max_context_length=facts.max_model_len,
+            vocab_size=facts.vocab_size,
+            served_model_name=facts.names[0],
+            tokenizer_path=facts.tokenizer,
+            model_type=facts.model_type,
+            architectures=facts.architectures,
+            max_req_input_len=facts.max_model_len - 1,
+            default_sampling_params_json=facts.default_sampling_json,
+        )
+
+    async def get_server_info(
+        self, _request: pb.GetServerInfoRequest, _context: Context
+    ) -> pb.GetServerInfoResponse:
+        """What a router has to know before it pairs this node with another."""
+        facts = self.facts
+        return pb.GetServerInfoResponse(
+            active_requests=len(self.completions.running),
+            uptime_seconds=time.time() - facts.started,
+            server_type=SERVER_TYPE,
+            kv_connector=CONNECTOR,
+            kv_role=facts.kv_role(),
+            kv_engine_id=facts.instance_id,
+            data_parallel_size=1,
+            kv_cache_dtype=facts.kv_dtype,
+            block_size=facts.block_size,
+            model_dtype=f"torch.{facts.kv_dtype}",
+            pairing_protocol=facts.fingerprint,
+            max_num_seqs=facts.max_num_seqs,
+        )
+
+    async def get_loads(
+        self, _request: pb.GetLoadsRequest, _context: Context
+    ) -> pb.GetLoadsResponse:
+        """How busy the engine is."""
+        load, size = self.facts.load(), self.facts.block_size
+        used = load.total_blocks - load.free_blocks
+        now = datetime.datetime.now(datetime.UTC)
+        ours = pb.SchedulerLoad(
+            num_running_reqs=load.running,
+            num_waiting_reqs=load.waiting,
+            num_total_reqs=load.running + load.waiting,
+            num_used_tokens=used * size,
+            max_total_num_tokens=load.total_blocks * size,
+            token_usage=used / max(1, load.total_blocks),
+            max_running_requests=self.facts.max_num_seqs,
+        )
+        return pb.GetLoadsResponse(
+            timestamp=now.isoformat(), version=own_version(), dp_rank_count=1, loads=[ours]
+        )
+
+
+def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
+    """The body of /v1/completions that asks for the same; raises BadRequest."""
+    for name in ("mm_inputs", "media_refs", "extra_mm_inputs"):
+        if getattr(request, name):
+            raise BadRequest(f"{name}: this server reads text only", name)
+    asked = request.sampling_params
+    body = without_zeros(
+        {
+            "request_id": request.request_id,
+            "kv_transfer_params": _params(request),
+            "n": asked.n,
+            "top_p": asked.top_p,
+            "top_k": asked.top_k,
+            "min_p": asked.min_p,
+            "frequency_penalty": asked.frequency_penalty,
+            "presence_penalty": asked.presence_penalty,
+            "repetition_penalty": asked.repetition_penalty,
+            "min_tokens": asked.min_tokens,
+            "stop": list(asked.stop),
+            "stop_token_ids": list(asked.stop_token_ids),
+            "ignore_eos": asked.ignore_eos,
+            "include_stop_str_in_output": asked.include_stop_str_in_output,
+            "logit_bias": {str(token): bias for token, bias in asked.logit_bias.items()},
+            "structured_outputs": _constraint(asked),
+        }
+    )
+    body["skip_special_tokens"] = asked.skip_special_tokens
+    for name in (
+        *("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed"),
+        "truncate_prompt_tokens",
+    ):
+        if asked.HasField(name):  # type: ignore[arg-type]
+            body[name] = getattr(asked, name)
+    tokenized = request.HasField("tokenized")
+    prompt = list(request.tokenized.input_ids) if tokenized else request.text
+    return {**body, "prompt": prompt}
+
+
+def _params(request: pb.GenerateRequest) -> dict[str, object] | None:
+    if not request.kv_transfer_params_json:
+        return None
+    try:
+        read: dict[str, object] = msgspec.json.decode(
+            request.kv_transfer_params_json, type=dict[str, object]
+        )
+    except UNREADABLE as error:
+        told = f"kv_transfer_params_json is no JSON object: {error}"
+        raise BadRequest(told, "kv_transfer_params_json") from error
+    return read
+
+
+def _constraint(asked: pb.SamplingParams) -> dict[str, object] | None:
+    kind = asked.WhichOneof("constraint")
+    if kind is None:
+        return None
+    if kind == "choice":
+        return {"choice": list(asked.choice.choices)}
+    return {"json" if kind == "json_schema" else kind: getattr(asked, kind)}
+
+
+class _Writer:
+    """Writes the replies of one call: chunks and an end, or each answer as a whole."""
+
+    def __init__(self, answer: Answer, *, streams: bool) -> None:
+        self._answer, self._streams = answer, streams
+        self._said = [list[TextPiece]() for _ in answer.choices]
+
+    def replies(self, piece: TextPiece) -> Iterator[pb.GenerateResponse]:
+        """The replies for a piece; none if the caller waits for the whole."""
+        said = self._said[piece.index]
+        if self._streams:
+            yield pb.GenerateResponse(chunk=self._chunk(piece, begins=not said))
+            said[:] = [piece]  # the end repeats the last piece
+        else:
+            said.append(piece)
+        if piece.finish is not None:
+            yield pb.GenerateResponse(complete=self._complete(join_pieces(said)))
+
+    def _chunk(self, piece: TextPiece, *, begins: bool) -> pb.GenerateStreamChunk:
+        choice = self._answer.choices[piece.index]
+        prompt = choice.call.request.prompt
+        return pb.GenerateStreamChunk(
+            token_ids=piece.tokens,
+            prompt_tokens=len(prompt),
+            completion_tokens=len(piece.tokens),
+            cached_tokens=choice.cached_tokens,
+            output_logprobs=_output_logprobs(piece),
+            input_logprobs=_input_logprobs(prompt, choice.prompt_logprobs) if begins else None,
+            index=piece.index,
+        )
+
+    def _complete(self, piece: TextPiece) -> pb.GenerateComplete:
+        assert piece.finish is not None
+        choice, reason = self._answer.choices[piece.index], piece.stop_reason
+        prompt, streams = choice.call.request.prompt, self._streams
+        made = pb.GenerateComplete(
+            output_ids=piece.tokens,
+            finish_reason=piece.finish,
+            prompt_tokens=len(prompt),
+            completion_tokens=piece.num_tokens,
+            cached_tokens=choice.cached_tokens,
+            output_logprobs=None if streams else _output_logprobs(piece),
+            input_logprobs=None if streams else _input_logprobs(prompt, choice.prompt_logprobs),
+            index=piece.index,
+        )
+        if isinstance(reason, str):
+            made.matched_stop_str = reason
+        elif reason is not None:
+            made.matched_token_id = reason
+        if (params := params_of(choice)) is not UNSET:
+            made.kv_transfer_params_json = msgspec.json.encode(params).decode()
+        return made
+
+
+def _output_logprobs(piece: TextPiece) -> pb.OutputLogProbs | None:
+    places = [one.ranked for one in piece.scored_tokens if one.ranked]
+    if not places:
+        return None
+    return pb.OutputLogProbs(
+        token_logprobs=[place[0].logprob for place in places],
+        token_ids=[place[0].token for place in places],
+        top_logprobs=list(map(_top, places)),
+    )
+
+
+def _input_logprobs(
+    prompt: Sequence[int], places: Sequence[Logprobs]
+) -> pb.InputLogProbs | None:
+    """The first token has none."""
+    if not places:
+        return None
+    first = pb.InputTokenLogProb()
+    return pb.InputLogProbs(
+        token_logprobs=[first, *(pb.InputTokenLogProb(value=one[0].logprob) for one in places)],
+        token_ids=prompt,
+        top_logprobs=[pb.TopLogProbs(), *map(_top, places)],
+    )
+
+
+def _top(place: Logprobs) -> pb.TopLogProbs:
+    likeliest = place[1:]
+    return pb.TopLogProbs(
+        values=[one.logprob for one in likeliest], token_ids=[one.token for one in likeliest]
+    )

@@ -1,0 +1,150 @@
+"""A node that listens for gRPC: what it tells of itself, and what its calls run on.
+
+Only imported where that is wanted: it needs the extra `grpc`.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from api.defaults import Defaults
+from api.endpoints import TextEndpoints
+from api.grpc.calls import Completions, RunningCalls
+from api.grpc.facts import Load, ServerFacts
+from api.grpc.server import GrpcServer
+from api.hub import fetched, local_folder
+from api.served import ServedModel
+from api.wire import UNREADABLE
+from discovery.registration import Role
+from engine.settings import read_lora_modules
+from node.config import NodeConfig
+from node.engine_client import EngineClient
+from node.identity import NodeIdentity
+from node.legs import LegFinder
+from node.serving import GRACE_S
+
+CONFIG = "config.json"
+KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+
+class _Model(msgspec.Struct):
+    """What routers read of config.json."""
+
+    model_type: str = ""
+    architectures: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcNode:
+    """See node/grpc_door.py: GrpcDoor."""
+
+    config: NodeConfig
+    server: GrpcServer
+
+    @classmethod
+    def listen(cls, config: NodeConfig, address: str) -> "GrpcNode":
+        """Listen at `address`, HOST:PORT; raises OSError."""
+        return cls(config, GrpcServer.listen(address))
+
+    @property
+    def port(self) -> int:
+        """See GrpcDoor, here and below."""
+        return self.server.port
+
+    async def start(
+        self,
+        engine: EngineClient,
+        identity: NodeIdentity,
+        served: ServedModel,
+        legs: LegFinder,
+        kv_event_sources: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        """Two kinds of call: for those of VllmEngine, the router knows the model's defaults."""
+        running = RunningCalls()
+        facts = _facts(self.config, engine, identity, served, kv_event_sources)
+        context = engine.ready.max_model_len
+        unlimited = replace(served, defaults=Defaults(max_new_tokens=context))
+        ours, theirs = (
+            Completions(TextEndpoints(engine, one, legs.of_text), engine.decline, running)
+            for one in (served, unlimited)
+        )
+        await self.server.start(facts, ours, theirs)
+
+    async def run(self) -> None:
+        """Once a second."""
+        await self.server.run()
+
+    async def stop_taking_calls(self) -> None:
+        """By gRPC's health service."""
+        await self.server.stop_taking_calls()
+
+    async def close(self) -> None:
+        """They have as long as those of HTTP."""
+        await self.server.close(GRACE_S)
+
+
+def _facts(
+    config: NodeConfig,
+    engine: EngineClient,
+    identity: NodeIdentity,
+    served: ServedModel,
+    kv_event_sources: Mapping[str, Mapping[str, object]],
+) -> ServerFacts:
+    ready, model = engine.ready, _read_model(config.model)
+    layout, adapters = ready.kv_layout, read_lora_modules(config.lora_modules)
+    reasoning = config.reasoning_parser
+    return ServerFacts(
+        model=config.model,
+        tokenizer=config.tokenizer or config.model,
+        names=config.served_names,
+        adapters=[(one.name, one.path) for one in adapters],
+        generates=ready.pooling.generates,
+        model_type=model.model_type,
+        architectures=model.architectures,
+        vocab_size=served.num_token_ids if served.codec else 0,
+        max_model_len=ready.max_model_len,
+        block_size=layout.block_size,
+        max_num_seqs=ready.max_num_seqs or config.max_num_seqs,
+        max_batched_tokens=config.max_num_batched_tokens or 0,
+        kv_dtype=layout.dtype,
+        tensor_parallel_size=config.tensor_parallel_size,
+        instance_id=identity.registration.node_id,
+        fingerprint=ready.fingerprint,
+        reasoning_parser="" if reasoning == "none" else reasoning,
+        tool_call_parser=config.tool_call_parser,
+        default_sampling_json=_sampling_json(served.defaults),
+        started=time.time(),
+        kv_role=lambda: KV_ROLES[identity.role],
+        load=lambda: _load(engine),
+        trouble=lambda: engine.trouble,
+        kv_event_sources=kv_event_sources,
+    )
+
+
+def _load(engine: EngineClient) -> Load:
+    load = engine.load
+    return Load(load.waiting, load.running, load.free_blocks, load.total_blocks)
+
+
+def _read_model(name: str) -> _Model:
+    """From config.json; empty where there is none, or where it is not readable."""
+    folder = local_folder(name)
+    file = fetched(name, CONFIG) if folder is None else folder / CONFIG
+    if file is None:
+        return _Model()
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Model)
+    except (OSError, *UNREADABLE):
+        return _Model()
+
+
+def _sampling_json(defaults: Defaults) -> str:
+    """The model's sampling defaults that are not OpenAI's, by vLLM's names."""
+    plain = msgspec.to_builtins(defaults)
+    usual = msgspec.to_builtins(Defaults())
+    own = {name: value for name, value in plain.items() if value != usual[name]}
+    if "max_new_tokens" in own:
+        own["max_tokens"] = own.pop("max_new_tokens")
+    return msgspec.json.encode(own).decode()
