@@ -110,7 +110,7 @@ def _facts(
         max_batched_tokens=config.max_num_batched_tokens or 0,
         kv_dtype=layout.dtype,
         tensor_parallel_size=config.tensor_parallel_size,
-        instance_id=identity.registration.node_id,
+        instance_id=identity.registration.node_id or "",
         fingerprint=ready.fingerprint,
         reasoning_parser="" if reasoning == "none" else reasoning,
         tool_call_parser=config.tool_call_parser,

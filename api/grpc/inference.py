@@ -138,7 +138,7 @@ def _cache(kv: pb.KVCacheParameters) -> dict[str, object]:
 
 def _candidates(options: pb.ResponseOptions, name: str) -> int | None:
     """How many of the likeliest tokens are asked for; raises BadRequest."""
-    if not options.HasField(name):  # type: ignore[arg-type]
+    if not options.HasField(name):
         return None
     candidates: pb.CandidateTokens = getattr(options, name)
     if candidates.HasField("token_ids"):

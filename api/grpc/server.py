@@ -93,7 +93,7 @@ class GrpcServer:
             await self._health.set(service, SERVING if healthy else NOT_SERVING)
 
 
-def _handlers(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHandler[Any, Any]":
+def _handlers(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
     """A service whose calls are the servicer's methods of these names, in Python's spelling."""
     methods = {method.name: _handler(method, servicer) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, methods)

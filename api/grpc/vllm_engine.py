@@ -154,7 +154,7 @@ def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
         *("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed"),
         "truncate_prompt_tokens",
     ):
-        if asked.HasField(name):  # type: ignore[arg-type]
+        if asked.HasField(name):
             body[name] = getattr(asked, name)
     tokenized = request.HasField("tokenized")
     prompt = list(request.tokenized.input_ids) if tokenized else request.text

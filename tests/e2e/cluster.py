@@ -120,24 +120,28 @@ class Running:
 
 @dataclass
 class Unlike(LocalCluster):
-    """A cluster whose decode nodes have other values for some options."""
+    """A cluster whose decode nodes have other values for some options, and whose nodes have
+    some options `more`.
+    """
 
     decode_options: Mapping[str, str] = field(default_factory=dict)
+    more: Sequence[str] = ()
 
     def _node(self, role: Role, index: int) -> Sequence[str]:
         words = list(super()._node(role, index))
         for name, value in self.decode_options.items() if role is Role.DECODE else ():
             (given,) = [word for word in words if word.startswith(f"{name}=")]
             words[words.index(given)] = f"{name}={value}"
-        return words
+        return [*words, *self.more]
 
 
 @asynccontextmanager
 async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # noqa: ANN401
     """Up when entered, gone when left; every port is one that the system picked.
 
-    `decode_options` are of decode nodes alone.
+    `decode_options` are of decode nodes alone, `node_options` of all nodes.
     """
+    more: Sequence[str] = settings.pop("node_options", ())
     decode_options: Mapping[str, str] = settings.pop("decode_options", {})
     config = UpConfig(
         model=str(folder),
@@ -146,7 +150,8 @@ async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # 
         **{"dtype": "float32", "threads": 1, "drain_timeout_s": 5.0, **settings},
     )
     lines = list[str]()
-    cluster = Unlike(config, show=lines.append, decode_options=decode_options)
+    show = lines.append
+    cluster = Unlike(config, show=show, decode_options=decode_options, more=more)
     task = asyncio.create_task(cluster.run())
     try:
         either: list[asyncio.Future[Any]] = [task, cluster.ready]
