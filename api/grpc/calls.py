@@ -12,16 +12,18 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, TypeAlias
 
 import grpc
 import msgspec
 
 from api.answering import Answer
+from api.choices import TextPiece
 from api.endpoints import HttpCall, TextEndpoints
-from api.errors import LONGEST_MESSAGE, ApiError, shortened
+from api.errors import ApiError, BadRequest, shortened
 from api.generate import read_leg
 from api.generator import Leg, StreamFailed
 from kv_transfer.errors import MalformedTicket
@@ -37,6 +39,7 @@ CODES: Mapping[int, grpc.StatusCode] = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 FOR_GOOD = (400, 404)  # statuses of calls that nobody repeats
+LONGEST_MESSAGE = 500  # of a header, up to 12 bytes a character: clients refuse 8 KiB
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -48,6 +51,25 @@ class CallAborted(Exception):
 class _Run:
     task: "asyncio.Task[Any]"
     aborted: bool = False
+    sending: bool = False  # the task is in gRPC's hands, which lose a call that is cancelled
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = True
+            if not self.sending:
+                self.task.cancel()
+
+    async def pieces(self, answer: Answer) -> AsyncGenerator[TextPiece]:
+        """Its pieces; an abort while one of them is sent is noticed behind it."""
+        open_choices = len(answer.choices)
+        async with aclosing(answer.pieces()) as pieces:
+            async for piece in pieces:
+                open_choices -= piece.finish is not None
+                self.sending = True
+                yield piece
+                self.sending = False
+                if self.aborted and open_choices:
+                    raise CallAborted
 
 
 @dataclass(slots=True)
@@ -60,14 +82,14 @@ class RunningCalls:
         return sum(map(len, self._runs.values()))
 
     @asynccontextmanager
-    async def entered(self, name: str) -> AsyncGenerator[None]:
+    async def entered(self, name: str) -> AsyncGenerator[_Run]:
         """A call of this id runs in this task; CallAborted ends it if `abort` does."""
         task = asyncio.current_task()
         assert task is not None
         run = _Run(task)
         self._runs.setdefault(name, []).append(run)
         try:
-            yield
+            yield run
         except asyncio.CancelledError:
             if run.aborted and not task.uncancel():
                 raise CallAborted from None
@@ -78,11 +100,9 @@ class RunningCalls:
                 del self._runs[name]
 
     def abort(self, names: Iterable[str]) -> None:
-        """End the calls of these ids; nothing happens for an id that nobody has."""
-        for run in (run for name in names for run in self._runs.get(name, ())):
-            if not run.aborted:
-                run.aborted = True
-                run.task.cancel()
+        """End the calls of these ids; nothing happens for an id that nobody has, or for ""."""
+        for run in [run for name in names if name for run in self._runs.get(name, ())]:
+            run.abort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +116,28 @@ class Completions:
     @asynccontextmanager
     async def answered(
         self, body: Mapping[str, object], context: Context
-    ) -> AsyncIterator[Answer]:
-        """The answer of a body of /v1/completions. In this context failures end the call with
-        a status; CallAborted is passed on.
+    ) -> AsyncIterator[tuple[Answer, AsyncGenerator[TextPiece]]]:
+        """The answer of a body of /v1/completions, and its pieces. In this context failures end
+        the call with a status; CallAborted is passed on.
         """
         try:
-            async with self.running.entered(str(body.get("request_id", ""))):
-                data = msgspec.json.encode(body)
-                yield (await self.texts.completions(HttpCall(NO_HEADERS, data))).answer
+            async with self.running.entered(str(body.get("request_id", ""))) as run:
+                call = HttpCall(NO_HEADERS, encoded(body))
+                answer = (await self.texts.completions(call)).answer
+                async with aclosing(run.pieces(answer)) as pieces:
+                    yield answer, pieces
         except (ApiError, StreamFailed) as failure:
-            if failure.status in FOR_GOOD:
-                await self._give_up(body.get("kv_transfer_params"))
-            await refuse(context, failure)
+            await self.refuse(failure, body.get("kv_transfer_params"), context)
+
+    async def refuse(
+        self, failure: ApiError | StreamFailed, params: object, context: Context
+    ) -> None:
+        """End the call with a status; `params` are its leg's, whose KV may be given up."""
+        if failure.status in FOR_GOOD:
+            await self._give_up(params)
+        code = CODES.get(failure.status, grpc.StatusCode.INTERNAL)
+        said = f"{failure.param}: {failure}" if _unnamed(failure) else str(failure)
+        await context.abort(code, shortened(said, LONGEST_MESSAGE))
 
     async def _give_up(self, params: object) -> None:
         try:
@@ -118,11 +148,16 @@ class Completions:
             await self.decline(leg)
 
 
-async def refuse(context: Context, failure: ApiError | StreamFailed) -> None:
-    """End the call with the failure's status and message."""
-    code = CODES.get(failure.status, grpc.StatusCode.INTERNAL)
-    said = f"{failure.param}: {failure}" if _unnamed(failure) else str(failure)
-    await context.abort(code, shortened(said, LONGEST_MESSAGE))
+def encoded(body: Mapping[str, object]) -> bytes:
+    """As JSON, which has no number for NaN and infinity; raises BadRequest."""
+    for name, value in body.items():
+        numbers = value.values() if isinstance(value, dict) else (value,)
+        if any(isinstance(one, float) and not isfinite(one) for one in numbers):
+            raise BadRequest(f"{name}: not a finite number", name)
+    try:
+        return msgspec.json.encode(body)
+    except RecursionError as error:
+        raise BadRequest("the parameters are nested too deeply") from error
 
 
 def _unnamed(failure: ApiError | StreamFailed) -> bool:

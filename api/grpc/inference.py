@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -12,13 +12,14 @@ from msgspec import UNSET
 from api.answering import Answer
 from api.choices import ChoiceState, TextPiece, join_pieces
 from api.errors import BadRequest
-from api.grpc.calls import CallAborted, Completions, Context, refuse, without_zeros
+from api.grpc.calls import CallAborted, Completions, Context, without_zeros
 from api.grpc.protos import inference_pb2 as pb
 from api.usage import params_of
 from engine.request import FinishReason, Logprobs
 
 DEFAULT_MAX_TOKENS = 20
 ALL = -1
+SEVERAL = "num_sequences: Generate has room for one sequence, GenerateStream for several"
 REASONS = {
     FinishReason.STOP: pb.FinishInfo.STOP,
     FinishReason.LENGTH: pb.FinishInfo.LENGTH,
@@ -35,9 +36,6 @@ class Inference:
         self, request: pb.GenerateRequest, context: Context
     ) -> pb.GenerateResponse:
         """One answer, whole."""
-        if request.sampling.num_sequences > 1:
-            several = "Generate has room for one sequence: use GenerateStream"
-            await refuse(context, BadRequest(several, "num_sequences"))
         replies = [reply async for reply in self._replies(request, context, whole=True)]
         return replies[0]
 
@@ -53,19 +51,21 @@ class Inference:
         self, request: pb.GenerateRequest, context: Context, *, whole: bool
     ) -> AsyncGenerator[pb.GenerateResponse]:
         try:
+            if whole and request.sampling.num_sequences > 1:
+                raise BadRequest(SEVERAL, "num_sequences")
             body = completion_of(request)
         except BadRequest as refusal:
-            await refuse(context, refusal)
+            await self.completions.refuse(refusal, _readable_params(request.kv), context)
             return
         try:
-            async with self.completions.answered(body, context) as answer:
+            async with self.completions.answered(body, context) as (answer, pieces):
                 writer = _Writer(answer, request.response)
-                async with aclosing(answer.pieces()) as pieces:
-                    if whole:
-                        yield writer.reply(join_pieces([piece async for piece in pieces]))
-                        return
-                    async for piece in pieces:
-                        yield writer.reply(piece)
+                if whole:
+                    yield writer.reply(join_pieces([piece async for piece in pieces]))
+                    return
+                async for piece in pieces:
+                    for reply in writer.replies(piece):
+                        yield reply
         except CallAborted:
             ended = pb.FinishInfo(finish_reason=pb.FinishInfo.ABORTED)
             yield pb.GenerateResponse(outputs=pb.SequenceOutput(finish_info=ended))
@@ -103,6 +103,8 @@ def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
         body["temperature"] = request.temperature
     if sampling.HasField("seed"):
         body["seed"] = sampling.seed
+    if options.HasField("output_text") and not options.output_text:
+        body["return_token_ids"] = True  # so no tokenizer is needed
     if options.HasField("skip_special_tokens"):
         body["skip_special_tokens"] = options.skip_special_tokens
     for name, told, wanted in (
@@ -132,8 +134,21 @@ def _decoding(decoding: pb.DecodingParameters) -> dict[str, object]:
 def _cache(kv: pb.KVCacheParameters) -> dict[str, object]:
     if kv.HasField("ec_transfer_params"):
         raise BadRequest("ec_transfer_params: there is no encoder here", "ec_transfer_params")
-    params = MessageToDict(kv.kv_transfer_params)
-    return {"cache_salt": kv.cache_salt, "kv_transfer_params": params}
+    return {"cache_salt": kv.cache_salt, "kv_transfer_params": _params(kv)}
+
+
+def _params(kv: pb.KVCacheParameters) -> dict[str, Any]:
+    try:
+        return MessageToDict(kv.kv_transfer_params)
+    except ValueError as error:  # NaN, infinity
+        raise BadRequest(f"kv_transfer_params: {error}", "kv_transfer_params") from error
+
+
+def _readable_params(kv: pb.KVCacheParameters) -> dict[str, Any] | None:
+    try:
+        return _params(kv)
+    except BadRequest:
+        return None
 
 
 def _candidates(options: pb.ResponseOptions, name: str) -> int | None:
@@ -153,6 +168,17 @@ class _Writer:
     answer: Answer
     options: pb.ResponseOptions
     begun: bool = False
+    held: list[TextPiece] = field(default_factory=list)
+
+    def replies(self, piece: TextPiece) -> Iterator[pb.GenerateResponse]:
+        """The replies for a piece; later if the log-probabilities of the prompt, which the
+        first has to tell, are still to come with the first choice.
+        """
+        self.held.append(piece)
+        first = self.answer.choices[0]
+        if self.begun or not piece.index or first.call.request.sampling.prompt_logprobs is None:
+            yield from map(self.reply, self.held)
+            self.held.clear()
 
     def reply(self, piece: TextPiece) -> pb.GenerateResponse:
         """The reply for a piece."""

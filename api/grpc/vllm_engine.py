@@ -3,7 +3,6 @@
 import datetime
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec import UNSET
 from api.answering import Answer
 from api.choices import TextPiece, join_pieces
 from api.errors import BadRequest
-from api.grpc.calls import CallAborted, Completions, Context, refuse, without_zeros
+from api.grpc.calls import CallAborted, Completions, Context, without_zeros
 from api.grpc.facts import ServerFacts
 from api.grpc.protos import vllm_engine_pb2 as pb
 from api.usage import params_of
@@ -40,15 +39,14 @@ class VllmEngine:
         try:
             body = completion_of(request)
         except BadRequest as refusal:
-            await refuse(context, refusal)
+            await self.completions.refuse(refusal, _readable_params(request), context)
             return
         try:
-            async with self.completions.answered(body, context) as answer:
+            async with self.completions.answered(body, context) as (answer, pieces):
                 writer = _Writer(answer, streams=request.stream)
-                async with aclosing(answer.pieces()) as pieces:
-                    async for piece in pieces:
-                        for reply in writer.replies(piece):
-                            yield reply
+                async for piece in pieces:
+                    for reply in writer.replies(piece):
+                        yield reply
         except CallAborted:
             yield pb.GenerateResponse(complete=pb.GenerateComplete(finish_reason="abort"))
 
@@ -128,6 +126,9 @@ def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
     for name in ("mm_inputs", "media_refs", "extra_mm_inputs"):
         if getattr(request, name):
             raise BadRequest(f"{name}: this server reads text only", name)
+    if request.kv_transfer_params and not request.kv_transfer_params_json:
+        name = "kv_transfer_params"
+        raise BadRequest(f"{name}: use kv_transfer_params_json", name)
     asked = request.sampling_params
     body = without_zeros(
         {
@@ -150,6 +151,7 @@ def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
         }
     )
     body["skip_special_tokens"] = asked.skip_special_tokens
+    body["return_token_ids"] = True  # and no text: no tokenizer is needed
     for name in (
         *("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed"),
         "truncate_prompt_tokens",
@@ -172,6 +174,13 @@ def _params(request: pb.GenerateRequest) -> dict[str, object] | None:
         told = f"kv_transfer_params_json is no JSON object: {error}"
         raise BadRequest(told, "kv_transfer_params_json") from error
     return read
+
+
+def _readable_params(request: pb.GenerateRequest) -> dict[str, object] | None:
+    try:
+        return _params(request)
+    except BadRequest:
+        return None
 
 
 def _constraint(asked: pb.SamplingParams) -> dict[str, object] | None:
