@@ -24,7 +24,7 @@ def says_all(tokens: tuple[int, ...], finish: FinishReason = STOP) -> FakeDoor:
     return FakeDoor(lambda request, leg: says(tokens, finish))
 
 
-def with_leg(params: dict[str, object], **fields: Any) -> pb.GenerateRequest:  # noqa: ANN401
+def with_leg(params: dict[str, Any], **fields: Any) -> pb.GenerateRequest:  # noqa: ANN401
     request = asking(**fields)
     request.kv.kv_transfer_params.update(params)
     return request
@@ -104,7 +104,7 @@ async def test_several_answers_have_their_indexes() -> None:
 
 
 async def test_a_prefill_leg_tells_where_its_kv_is() -> None:
-    events = [PromptEvent(0), TicketEvent(TICKET), TokenEvent((CAT[0],), LENGTH)]
+    events: list[Event] = [PromptEvent(0), TicketEvent(TICKET), TokenEvent((CAT[0],), LENGTH)]
     door = FakeDoor(lambda request, leg: events)
     async with serving(door) as caller:
         said = await caller.generate(with_leg(dict(HOLD), stopping={"max_new_tokens": 1}))
@@ -123,7 +123,10 @@ def place(token: int, *likeliest: int) -> tuple[Logprob, ...]:
 
 async def test_logprobs_and_ranks_of_tokens_and_of_the_likeliest_beside_them() -> None:
     prompt, answer = place(9, 11, 9), place(CAT[0], 12, CAT[0])
-    events = [PromptEvent(0, (prompt,)), TokenEvent((CAT[0],), LENGTH, None, (answer,))]
+    events: list[Event] = [
+        PromptEvent(0, (prompt,)),
+        TokenEvent((CAT[0],), LENGTH, None, (answer,)),
+    ]
     async with serving(FakeDoor(lambda request, leg: events)) as caller:
         said = await caller.generate(
             asking(
@@ -142,7 +145,10 @@ async def test_logprobs_and_ranks_of_tokens_and_of_the_likeliest_beside_them() -
 
 
 async def test_logprobs_without_candidates() -> None:
-    events = [PromptEvent(0), TokenEvent((CAT[0],), LENGTH, None, (place(CAT[0]),))]
+    events: list[Event] = [
+        PromptEvent(0),
+        TokenEvent((CAT[0],), LENGTH, None, (place(CAT[0]),)),
+    ]
     async with serving(FakeDoor(lambda request, leg: events)) as caller:
         said = await caller.generate(asking(response={"output_logprobs": True}))
     assert list(said.outputs.logprobs) == [-0.5]

@@ -179,7 +179,8 @@ REFUSED: dict[str, pb.GenerateRequest] = {
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_refused_field_is_named_and_its_kv_given_up(name: str) -> None:
     request = pb.GenerateRequest.FromString(REFUSED[name].SerializeToString())
-    request.kv.kv_transfer_params.update(to_params(TICKET))
+    params: Any = to_params(TICKET)
+    request.kv.kv_transfer_params.update(params)
     door = saying("the dog")
     async with serving(door) as caller:
         ended = await refusal(caller.generate(request))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from api.errors import BadRequest
-from api.generator import PromptEvent, TicketEvent, TokenEvent
+from api.generator import Event, PromptEvent, TicketEvent, TokenEvent
 from api.grpc.calls import encoded
 from api.grpc.protos import vllm_engine_pb2 as pb
 from api.grpc.vllm_engine import completion_of
@@ -27,12 +27,9 @@ SCHEMA = '{"type": "integer"}'
 
 
 def asking(sampling: Mapping[str, Any] | None = None, **fields: Any) -> pb.GenerateRequest:  # noqa: ANN401
-    prompt = {"tokenized": pb.TokenizedInput(input_ids=[5, 6, 7])}
-    return pb.GenerateRequest(
-        **({} if "text" in fields else prompt),
-        sampling_params=pb.SamplingParams(**(sampling or {})),
-        **fields,
-    )
+    if "text" not in fields:
+        fields["tokenized"] = pb.TokenizedInput(input_ids=[5, 6, 7])
+    return pb.GenerateRequest(sampling_params=pb.SamplingParams(**(sampling or {})), **fields)
 
 
 def says_all(tokens: tuple[int, ...], finish: FinishReason = LENGTH) -> FakeDoor:
@@ -205,9 +202,11 @@ async def test_a_whole_answer_is_one_reply() -> None:
 async def test_a_stream_s_chunks_are_new_tokens_and_its_end_repeats_the_last() -> None:
     async with serving(says_all(CAT)) as caller:
         *chunks, end = await caller.engine(asking(stream=True))
-    told = {"prompt_tokens": 3, "completion_tokens": 1, "cached_tokens": 2}
     assert [one.chunk for one in chunks] == [
-        pb.GenerateStreamChunk(token_ids=[token], **told) for token in CAT
+        pb.GenerateStreamChunk(
+            token_ids=[token], prompt_tokens=3, completion_tokens=1, cached_tokens=2
+        )
+        for token in CAT
     ]
     assert list(end.complete.output_ids) == [CAT[-1]]
     assert end.complete.completion_tokens == len(CAT)
@@ -246,7 +245,7 @@ async def test_why_an_answer_ended(
 
 
 async def test_a_prefill_leg_tells_where_its_kv_is() -> None:
-    events = [PromptEvent(0), TicketEvent(TICKET), TokenEvent((CAT[0],), LENGTH)]
+    events: list[Event] = [PromptEvent(0), TicketEvent(TICKET), TokenEvent((CAT[0],), LENGTH)]
     door = FakeDoor(lambda request, leg: events)
     held = msgspec.json.encode(dict(HOLD)).decode()
     async with serving(door) as caller:
@@ -264,7 +263,7 @@ async def test_logprobs_of_tokens_and_of_the_likeliest_beside_them(*, stream: bo
     def place(token: int) -> tuple[Logprob, ...]:
         return Logprob(token, -0.5, 2), Logprob(12, -0.25, 1), Logprob(token, -0.5, 2)
 
-    events = [
+    events: list[Event] = [
         PromptEvent(0, (place(6), place(7))),
         *(TokenEvent((token,), None, None, (place(token),)) for token in CAT[:-1]),
         TokenEvent(CAT[-1:], LENGTH, None, (place(CAT[-1]),)),

@@ -1,0 +1,265 @@
+"""How gRPC calls end before their time: by a failure, by their client, by another call."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import grpc
+import msgspec
+import pytest
+
+from api.door.limiter import LARGEST_BODY
+from api.endpoints import TextEndpoints
+from api.generator import (
+    WHOLE,
+    Event,
+    Generator,
+    Leg,
+    NodeLeaving,
+    PromptEvent,
+    RequestRefused,
+    StreamFailed,
+    Tap,
+    TokenEvent,
+)
+from api.grpc.calls import Completions, Context, RunningCalls
+from api.grpc.inference import Inference
+from api.grpc.protos import control_pb2, vllm_engine_pb2
+from api.grpc.protos import inference_pb2 as pb
+from api.grpc.server import CONTROL, INFERENCE, VLLM_ENGINE
+from engine.request import FinishReason, Request
+from kv_transfer.ticket import KvTicket, to_params
+from tests.fakes.grpc_server import CONTEXT, Caller, Refused, asking, refusal, serving
+from tests.fakes.text import FakeDoor, OneToken, byte_level, saying, says, served
+
+CAT = byte_level().encode("the cat sat")
+NOT_CALLED = cast("Context", None)
+TICKET = KvTicket("t", "e", "h", 21001, "f", relayed={"remote_block_ids": [[]]})
+LEG = msgspec.json.encode(to_params(TICKET)).decode()
+
+
+class Waiting:
+    """Says one token to each caller, and waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.go, self.open = asyncio.Event(), 0
+
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
+        self.open += 1
+        try:
+            yield PromptEvent(0)
+            yield TokenEvent((CAT[0],))
+            await self.go.wait()
+            yield TokenEvent((CAT[1],), FinishReason.LENGTH)
+        finally:
+            self.open -= 1
+
+
+def raised(error: Exception) -> Event:
+    raise error
+
+
+async def rest(call: Any) -> list[Any]:  # noqa: ANN401  of either service
+    said = []
+    while (reply := await call.read()) is not grpc.aio.EOF:
+        said.append(reply)
+    return said
+
+
+def reason(reply: Any) -> str:  # noqa: ANN401  of either service
+    if isinstance(reply, vllm_engine_pb2.GenerateResponse):
+        return reply.complete.finish_reason
+    ended: str = pb.FinishInfo.FinishReason.Name(reply.outputs.finish_info.finish_reason)
+    return ended
+
+
+async def abort(caller: Caller, *names: str, service: Any = CONTROL) -> None:  # noqa: ANN401
+    kind = control_pb2 if service is CONTROL else vllm_engine_pb2
+    await caller.call("Abort", kind.AbortRequest(request_ids=names), service)
+
+
+async def test_a_model_that_is_not_here_is_not_found() -> None:
+    async with serving(saying("the dog")) as caller:
+        ended = await refusal(caller.generate(asking(model="other")))
+    why = "The model `other` does not exist."
+    assert ended == Refused(grpc.StatusCode.NOT_FOUND, why)
+
+
+async def test_a_long_message_is_no_longer_than_a_header_may_be() -> None:
+    async with serving(saying("the dog")) as caller:
+        ended = await refusal(caller.generate(asking(model="🚀" * 3_000)))
+    assert ended.code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_prompt_that_is_too_long_is_invalid_and_its_kv_given_up() -> None:
+    request = vllm_engine_pb2.GenerateRequest(
+        tokenized={"input_ids": [5] * (CONTEXT + 1)}, kv_transfer_params_json=LEG
+    )
+    async with serving(saying("the dog")) as caller:
+        ended = await refusal(caller.engine(request))
+        assert [leg.ticket for leg in caller.declined] == [TICKET]
+    assert ended.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "maximum context length" in ended.why
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "declined"),
+    [
+        (NodeLeaving("it stops"), grpc.StatusCode.UNAVAILABLE, 0),
+        (StreamFailed("it broke"), grpc.StatusCode.UNAVAILABLE, 0),
+        (RequestRefused("it cannot be", "prompt"), grpc.StatusCode.INVALID_ARGUMENT, 1),
+    ],
+)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_fails_ends_the_call_with_a_status(
+    failure: StreamFailed, code: grpc.StatusCode, declined: int, *, begun: bool
+) -> None:
+    events: list[Event | StreamFailed] = [failure]
+    door = FakeDoor(lambda request, leg: [*says(CAT)[:2], *events] if begun else events)
+    request = vllm_engine_pb2.GenerateRequest(
+        text="the cat", stream=True, kv_transfer_params_json=LEG
+    )
+    async with serving(door) as caller:
+        call = caller.call("Generate", request, VLLM_ENGINE)
+        if begun:
+            assert (await call.read()).chunk.token_ids
+        ended = await refusal(rest(call))
+        assert len(caller.declined) == declined
+        assert len(caller.running) == 0
+    assert ended.code is code
+    assert str(failure) in ended.why
+    assert door.opened == door.closed == 1
+
+
+async def test_an_error_of_ours_ends_the_call_and_closes_its_stream() -> None:
+    events: list[Any] = [RuntimeError("a bug")]
+    door = FakeDoor(lambda request, leg: [*map(raised, events)])
+    async with serving(door) as caller:
+        ended = await refusal(caller.generate(asking()))
+        assert len(caller.running) == 0
+    assert ended.code is grpc.StatusCode.UNKNOWN
+    assert door.closed == 1
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_client_that_cancels_closes_its_stream(*, whole: bool) -> None:
+    door = OneToken()
+    async with serving(door) as caller, asyncio.timeout(10):
+        call = caller.call("Generate" if whole else "GenerateStream", asking())
+        begun = asyncio.ensure_future(call) if whole else None
+        await door.waits.wait()
+        assert len(caller.running) == 1
+        call.cancel()
+        await door.closed.wait()
+        if begun is not None:
+            await asyncio.wait([begun])
+        assert len(caller.running) == 0
+
+
+@pytest.mark.parametrize("service", [CONTROL, VLLM_ENGINE])
+async def test_an_abort_ends_the_calls_of_its_id_and_no_others(service: Any) -> None:  # noqa: ANN401
+    door = Waiting()
+    two = vllm_engine_pb2.GenerateRequest(request_id="two", text="a", stream=True)
+    async with serving(door) as caller, asyncio.timeout(10):
+        calls = {
+            name: caller.call(method, request, kind)
+            for name, method, request, kind in (
+                ("one", "GenerateStream", asking(request_id="one"), INFERENCE),
+                ("other", "GenerateStream", asking(request_id="other"), INFERENCE),
+                ("two", "Generate", two, VLLM_ENGINE),
+                ("", "GenerateStream", asking(), INFERENCE),
+            )
+        }
+        for call in calls.values():
+            await call.read()
+        await abort(caller, "one", "two", "nobody", "", service=service)
+        assert [reason(one) for one in await rest(calls["one"])] == ["ABORTED"]
+        assert [reason(one) for one in await rest(calls["two"])] == ["abort"]
+        assert door.open == len(caller.running) == 2
+        door.go.set()
+        assert [reason(one) for one in await rest(calls["other"])] == ["LENGTH"]
+        assert [reason(one) for one in await rest(calls[""])] == ["LENGTH"]
+        assert len(caller.running) == 0
+
+
+async def test_an_abort_ends_all_choices_and_all_calls_of_an_id() -> None:
+    door = Waiting()
+    async with serving(door) as caller, asyncio.timeout(10):
+        requests = (
+            asking(request_id="r", sampling={"num_sequences": 2}),
+            asking(request_id="r"),
+        )
+        calls = [caller.call("GenerateStream", request) for request in requests]
+        for call, choices in zip(calls, (2, 1), strict=True):
+            for _ in range(choices):
+                await call.read()
+        await abort(caller, "r", "r")
+        await abort(caller, "r")
+        for call in calls:
+            assert [reason(one) for one in await rest(call)] == ["ABORTED"]
+        assert door.open == len(caller.running) == 0
+
+
+async def test_an_abort_ends_a_call_that_waits_for_the_whole() -> None:
+    door = OneToken()
+    async with serving(door) as caller, asyncio.timeout(10):
+        call = asyncio.ensure_future(caller.generate(asking(request_id="r")))
+        await door.waits.wait()
+        await abort(caller, "r")
+        assert reason(await call) == "ABORTED"
+        assert door.closed.is_set()
+
+
+def inference_of(door: Generator, running: RunningCalls) -> Inference:
+    async def decline(leg: Leg) -> None:
+        raise AssertionError(leg)
+
+    texts = TextEndpoints(door, served(context=CONTEXT))
+    return Inference(Completions(texts, decline, running))
+
+
+async def test_an_abort_while_a_reply_is_sent_is_noticed_behind_it() -> None:
+    """This test is what sends: gRPC would lose the call if its task were cancelled there."""
+    door, running = Waiting(), RunningCalls()
+    replies = inference_of(door, running).generate_stream(asking(request_id="r"), NOT_CALLED)
+    assert reason(await anext(replies)) == "NOT_FINISHED"
+    running.abort(["r"])
+    await asyncio.sleep(0)
+    assert [reason(reply) async for reply in replies] == ["ABORTED"]
+    assert door.open == len(running) == 0
+
+
+async def test_an_abort_while_the_end_is_sent_says_nothing_more() -> None:
+    door, running = Waiting(), RunningCalls()
+    door.go.set()
+    replies = inference_of(door, running).generate_stream(asking(request_id="r"), NOT_CALLED)
+    assert [reason(await anext(replies)) for _ in range(2)] == ["NOT_FINISHED", "LENGTH"]
+    running.abort(["r"])
+    assert [reply async for reply in replies] == []
+    assert door.open == len(running) == 0
+
+
+async def test_who_is_aborted_and_cancelled_is_cancelled() -> None:
+    door, running = OneToken(), RunningCalls()
+    inference = inference_of(door, running)
+
+    async def whole() -> object:
+        return await inference.generate(asking(request_id="r"), NOT_CALLED)
+
+    task = asyncio.create_task(whole())
+    await door.waits.wait()
+    running.abort(["r"])
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert door.closed.is_set()
+    assert len(running) == 0
+
+
+async def test_a_larger_body_than_the_limit_is_refused() -> None:
+    async with serving(saying("the dog")) as caller:
+        ended = await refusal(caller.generate(asking(text="a" * LARGEST_BODY)))
+        assert (await caller.generate(asking())).outputs.text == "the dog"
+    assert ended.code is grpc.StatusCode.RESOURCE_EXHAUSTED
