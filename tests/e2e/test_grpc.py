@@ -32,7 +32,7 @@ def ask(
     """A call with one reply."""
     return channel.unary_unary(
         path,
-        request_serializer=Message.SerializeToString,
+        request_serializer=type(request).SerializeToString,
         response_deserializer=kind.FromString,
     )(request)
 
@@ -43,7 +43,7 @@ def stream(
     """A call with several."""
     return channel.unary_stream(
         path,
-        request_serializer=Message.SerializeToString,
+        request_serializer=type(request).SerializeToString,
         response_deserializer=kind.FromString,
     )(request)
 
