@@ -101,6 +101,7 @@ def _facts(
         names=config.served_names,
         adapters=[(one.name, one.path) for one in adapters],
         generates=ready.pooling.generates,
+        reads_text=served.codec is not None,
         model_type=model.model_type,
         architectures=model.architectures,
         vocab_size=served.num_token_ids if served.codec else 0,

@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 
 import grpc
 import msgspec
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from api.answering import Answer
 from api.choices import TextPiece
@@ -122,7 +124,7 @@ class Completions:
         """
         try:
             async with self.running.entered(str(body.get("request_id", ""))) as run:
-                call = HttpCall(NO_HEADERS, encoded(body))
+                call = HttpCall(NO_HEADERS, _encoded(body))
                 answer = (await self.texts.completions(call)).answer
                 async with aclosing(run.pieces(answer)) as pieces:
                     yield answer, pieces
@@ -148,11 +150,10 @@ class Completions:
             await self.decline(leg)
 
 
-def encoded(body: Mapping[str, object]) -> bytes:
+def _encoded(body: Mapping[str, object]) -> bytes:
     """As JSON, which has no number for NaN and infinity; raises BadRequest."""
     for name, value in body.items():
-        numbers = value.values() if isinstance(value, dict) else (value,)
-        if any(isinstance(one, float) and not isfinite(one) for one in numbers):
+        if isinstance(value, float) and not isfinite(value):
             raise BadRequest(f"{name}: not a finite number", name)
     try:
         return msgspec.json.encode(body)
@@ -163,6 +164,13 @@ def encoded(body: Mapping[str, object]) -> bytes:
 def _unnamed(failure: ApiError | StreamFailed) -> bool:
     """Whether the message does not say which field is wrong."""
     return failure.param is not None and failure.param not in str(failure)
+
+
+def refuse_unknown(name: str, message: Message) -> None:
+    """Refuse fields of a newer proto, which may shape the answer. Raises BadRequest."""
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        raise BadRequest(f"{name}: field {unknown[0].field_number} is not known here", name)
 
 
 def without_zeros(fields: Mapping[str, object]) -> dict[str, object]:

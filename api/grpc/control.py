@@ -56,7 +56,7 @@ class Control:
             model_id=facts.model,
             served_model_name=facts.names[0],
             served_model_aliases=facts.names[1:],
-            supports_text_input=True,
+            supports_text_input=facts.reads_text,
             supports_token_ids_input=True,
             supports_lora=bool(facts.adapters),
             reasoning_parser=facts.reasoning_parser,

@@ -30,6 +30,7 @@ class ServerFacts:
     names: Sequence[str]
     adapters: Sequence[tuple[str, str]]
     generates: bool
+    reads_text: bool
     model_type: str
     architectures: Sequence[str]
     vocab_size: int

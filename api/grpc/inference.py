@@ -12,7 +12,13 @@ from msgspec import UNSET
 from api.answering import Answer
 from api.choices import ChoiceState, TextPiece, join_pieces
 from api.errors import BadRequest
-from api.grpc.calls import CallAborted, Completions, Context, without_zeros
+from api.grpc.calls import (
+    CallAborted,
+    Completions,
+    Context,
+    refuse_unknown,
+    without_zeros,
+)
 from api.grpc.protos import inference_pb2 as pb
 from api.usage import params_of
 from engine.request import FinishReason, Logprobs
@@ -73,8 +79,7 @@ class Inference:
 
 def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
     """The body of /v1/completions that asks for the same; raises BadRequest."""
-    if request.media:
-        raise BadRequest("media: this server reads text only", "media")
+    _refuse_unserved(request)
     prompt = list(request.token_ids.ids) if request.HasField("token_ids") else request.text
     stopping, sampling = request.stopping, request.sampling
     body = without_zeros(
@@ -114,6 +119,13 @@ def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
         if told or wanted is not None:
             body[name] = wanted or 0
     return {**body, "prompt": prompt}
+
+
+def _refuse_unserved(request: pb.GenerateRequest) -> None:
+    if request.media:
+        raise BadRequest("media: this server reads text only", "media")
+    for name in ("sampling", "decoding", "stopping", "response"):
+        refuse_unknown(name, getattr(request, name))
 
 
 def _decoding(decoding: pb.DecodingParameters) -> dict[str, object]:

@@ -11,7 +11,13 @@ from msgspec import UNSET
 from api.answering import Answer
 from api.choices import TextPiece, join_pieces
 from api.errors import BadRequest
-from api.grpc.calls import CallAborted, Completions, Context, without_zeros
+from api.grpc.calls import (
+    CallAborted,
+    Completions,
+    Context,
+    refuse_unknown,
+    without_zeros,
+)
 from api.grpc.facts import ServerFacts
 from api.grpc.protos import vllm_engine_pb2 as pb
 from api.usage import params_of
@@ -130,6 +136,7 @@ def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
         name = "kv_transfer_params"
         raise BadRequest(f"{name}: use kv_transfer_params_json", name)
     asked = request.sampling_params
+    refuse_unknown("sampling_params", asked)
     body = without_zeros(
         {
             "request_id": request.request_id,

@@ -36,6 +36,7 @@ FACTS = ServerFacts(
     names=("tiny", "alias"),
     adapters=[("poet", "/adapters/poet"), ("clerk", "/adapters/clerk")],
     generates=True,
+    reads_text=True,
     model_type="llama",
     architectures=("LlamaForCausalLM",),
     vocab_size=300,
@@ -56,6 +57,9 @@ FACTS = ServerFacts(
     trouble=lambda: None,
     kv_event_sources={"0": SOURCE},
 )
+
+
+NEWER = b"\x98\x06\x01"  # field 99 is 1
 
 
 @dataclass

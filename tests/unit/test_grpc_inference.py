@@ -12,7 +12,7 @@ from api.grpc.inference import completion_of
 from api.grpc.protos import inference_pb2 as pb
 from engine.request import FinishReason, Grammar
 from kv_transfer.ticket import KvTicket, to_params
-from tests.fakes.grpc_server import CONTEXT, asking, fields_of, refusal, serving
+from tests.fakes.grpc_server import CONTEXT, NEWER, asking, fields_of, refusal, serving
 from tests.fakes.text import byte_level, saying, served
 
 CAT = byte_level().encode("the cat sat")
@@ -173,6 +173,10 @@ REFUSED: dict[str, pb.GenerateRequest] = {
     "logprobs": asking(response={"output_candidates": {"top_n": 2**32 - 1}}),
     "logit_bias": asking(decoding={"logit_bias": {2**32 - 1: 1.0}}),
     "prompt": pb.GenerateRequest(token_ids={"ids": [2**32 - 1]}),
+    "sampling: field 99": asking(sampling=pb.RandomSampling.FromString(NEWER)),
+    "decoding: field 99": asking(decoding=pb.DecodingParameters.FromString(NEWER)),
+    "stopping: field 99": asking(stopping=pb.StoppingCriteria.FromString(NEWER)),
+    "response: field 99": asking(response=pb.ResponseOptions.FromString(NEWER)),
 }
 
 

@@ -9,14 +9,12 @@ import grpc
 import msgspec
 import pytest
 
-from api.errors import BadRequest
 from api.generator import Event, PromptEvent, TicketEvent, TokenEvent
-from api.grpc.calls import encoded
 from api.grpc.protos import vllm_engine_pb2 as pb
 from api.grpc.vllm_engine import completion_of
 from engine.request import FinishReason, Grammar, Logprob
 from kv_transfer.ticket import HOLD, KvTicket, to_params
-from tests.fakes.grpc_server import CONTEXT, fields_of, refusal, serving
+from tests.fakes.grpc_server import CONTEXT, NEWER, fields_of, refusal, serving
 from tests.fakes.text import FakeDoor, byte_level, saying, says, served
 
 CAT = byte_level().encode("the cat sat")
@@ -139,6 +137,9 @@ REFUSED: dict[str, pb.GenerateRequest] = {
     "min_tokens": asking({"min_tokens": 2**32 - 1}),
     "truncate_prompt_tokens": asking({"truncate_prompt_tokens": -2}),
     "structured_outputs": asking({"choice": {}}),
+    "sampling_params: field 99": pb.GenerateRequest(
+        sampling_params=pb.SamplingParams.FromString(NEWER)
+    ),
 }
 
 
@@ -167,17 +168,18 @@ async def test_params_that_are_none_are_refused(params: str) -> None:
     assert "kv_transfer_params" in ended.why
 
 
-def test_however_deep_its_params_are_a_request_is_read_or_refused() -> None:
+async def test_however_deep_its_params_are_a_request_is_answered_or_refused() -> None:
     """As deep as can be read may be deeper than can be written."""
-    ends = set[str]()
-    for depth in range(850, 1_050):
-        params = '{"a":' * depth + "1" + "}" * depth
-        try:
-            encoded(completion_of(asking(kv_transfer_params_json=params)))
-            ends.add("read")
-        except BadRequest:
-            ends.add("refused")
-    assert ends == {"read", "refused"}
+    ends = set[grpc.StatusCode]()
+    async with serving(saying("the dog")) as caller:
+        for depth in range(880, 1_000):
+            params = '{"a":' * depth + "1" + "}" * depth
+            try:
+                await caller.engine(asking(kv_transfer_params_json=params))
+                ends.add(grpc.StatusCode.OK)
+            except grpc.aio.AioRpcError as error:
+                ends.add(error.code())
+    assert ends == {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
 
 
 async def test_params_in_the_older_field_are_refused() -> None:
