@@ -12,7 +12,7 @@ import msgspec
 from api.defaults import Defaults
 from api.endpoints import TextEndpoints
 from api.grpc.calls import Completions, RunningCalls
-from api.grpc.facts import Load, ServerFacts
+from api.grpc.facts import ServerFacts
 from api.grpc.server import GrpcServer
 from api.hub import fetched, local_folder
 from api.served import ServedModel
@@ -118,15 +118,10 @@ def _facts(
         default_sampling_json=_sampling_json(served.defaults),
         started=time.time(),
         kv_role=lambda: KV_ROLES[identity.role],
-        load=lambda: _load(engine),
+        load=lambda: engine.load,
         trouble=lambda: engine.trouble,
         kv_event_sources=kv_event_sources,
     )
-
-
-def _load(engine: EngineClient) -> Load:
-    load = engine.load
-    return Load(load.waiting, load.running, load.free_blocks, load.total_blocks)
 
 
 def _read_model(name: str) -> _Model:

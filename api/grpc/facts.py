@@ -2,16 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-
-class Load(NamedTuple):
-    """How busy the engine is: requests, and KV blocks."""
-
-    waiting: int
-    running: int
-    free_blocks: int
-    total_blocks: int
+from engine.api import EngineLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +39,6 @@ class ServerFacts:
     default_sampling_json: str
     started: float
     kv_role: Callable[[], str]
-    load: Callable[[], Load]
+    load: Callable[[], EngineLoad]
     trouble: Callable[[], str | None]
     kv_event_sources: Mapping[str, Mapping[str, object]]

@@ -5,7 +5,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from google.protobuf.json_format import MessageToDict
 from msgspec import UNSET
 
@@ -238,7 +237,7 @@ class _Writer:
         elif piece.finish is FinishReason.STOP and piece.tokens:
             made.eos_token_id = piece.tokens[-1]
         if (params := params_of(choice)) is not UNSET:
-            made.kv_transfer_params.update(_plain(params))
+            made.kv_transfer_params.update(params)
         return made
 
 
@@ -263,9 +262,3 @@ def _candidate_infos(places: Iterable[Logprobs]) -> Iterator[pb.CandidateTokenIn
     for _, *likeliest in places:
         tokens = [info(id=one.token, logprob=one.logprob, rank=one.rank) for one in likeliest]
         yield pb.CandidateTokenInfo(tokens=tokens)
-
-
-def _plain(params: dict[str, Any]) -> dict[str, Any]:
-    """The params with nothing but what JSON has."""
-    plain: dict[str, Any] = msgspec.to_builtins(params)
-    return plain

@@ -61,8 +61,9 @@ class DeviceRunner:
         most = _largest(self.limits, self._most_blocks, self._num_adapters)
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
-        zeros = torch.zeros(most.sequences, dtype=torch.int64, device=device)
-        self.drawn = zeros if of is None else of
+        if of is None:
+            of = torch.zeros(most.sequences, dtype=torch.int64, device=device)
+        self.drawn = of
         if (kernels := self.accelerator.drawing) is not None:
             self.device_sampler = KernelSampler(
                 self.accelerator, kernels, self.drawn, self.group

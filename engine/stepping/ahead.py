@@ -90,8 +90,9 @@ class AheadStepper:
             launched = self._launch([DecodeRow.of(chunk) for chunk in batch])
             scheduled, missed = match_batch(launched.rows, batch)
         draw, pending = self._launch_draw(launched, scheduled)
-        ran = [RanChunk(chunk, chunk.seq.blocks, row) for chunk, row in scheduled]
-        head, done = self.plain.head, None
+        head, ran, done = self.plain.head, list[RanChunk](), None
+        if head is not None:
+            ran = [RanChunk(chunk, chunk.seq.blocks, row) for chunk, row in scheduled]
         if pause and all(map(can_launch_ahead, missed)):
             if head is not None:
                 head.follow_unread(ran, launched.output.hidden)

@@ -14,10 +14,11 @@ from api.defaults import Defaults
 from api.endpoints import TextEndpoints
 from api.generator import Generator, Leg
 from api.grpc.calls import Completions, RunningCalls
-from api.grpc.facts import Load, ServerFacts
+from api.grpc.facts import ServerFacts
 from api.grpc.protos import inference_pb2, vllm_engine_pb2
 from api.grpc.server import CONTROL, INFERENCE, VLLM_ENGINE, GrpcServer
 from api.served import ServedModel, read_leg_params
+from engine.api import EngineLoad
 from tests.fakes.text import served
 
 CONTEXT = 200
@@ -53,7 +54,7 @@ FACTS = ServerFacts(
     default_sampling_json='{"temperature":0.6}',
     started=1.0,
     kv_role=lambda: "kv_producer",
-    load=lambda: Load(waiting=2, running=3, free_blocks=75, total_blocks=100),
+    load=lambda: EngineLoad(waiting=2, running=3, free_blocks=75, total_blocks=100),
     trouble=lambda: None,
     kv_event_sources={"0": SOURCE},
 )

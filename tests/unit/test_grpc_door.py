@@ -9,14 +9,10 @@ from node.grpc_door import NoGrpcDoor, listen_for_grpc
 MODEL = "/models/tiny"
 
 
-def test_a_node_does_not_listen_unless_told_to() -> None:
+async def test_a_node_does_not_listen_unless_told_to() -> None:
     door = listen_for_grpc(NodeConfig(model=MODEL))
     assert isinstance(door, NoGrpcDoor)
     assert door.port is None
-
-
-async def test_what_does_not_listen_can_be_run_and_closed() -> None:
-    door = NoGrpcDoor()
     await door.start()
     await door.run()
     await door.stop_taking_calls()
