@@ -23,6 +23,7 @@ from node.config import NodeConfig
 from node.engine_client import EngineClient
 from node.identity import NodeIdentity
 from node.legs import LegFinder
+from node.refused_legs import RefusedLegs
 from node.serving import GRACE_S
 
 CONFIG = "config.json"
@@ -66,8 +67,9 @@ class GrpcNode:
         facts = _facts(self.config, engine, identity, served, kv_event_sources)
         context = engine.ready.max_model_len
         unlimited = replace(served, defaults=Defaults(max_new_tokens=context))
+        give_up = RefusedLegs(legs, engine.decline).give_up_of
         ours, theirs = (
-            Completions(TextEndpoints(engine, one, legs.of_text), engine.decline, running)
+            Completions(TextEndpoints(engine, one, legs.of_text), give_up, running)
             for one in (served, unlimited)
         )
         await self.server.start(facts, ours, theirs)

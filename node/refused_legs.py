@@ -3,7 +3,7 @@
 That is a call with a mistake in it, or for a model that is not here.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,17 +53,27 @@ class RefusedLegs:
         status, is_endpoint = response.status_code, request.url_rule is not None
         if status == BAD_REQUEST or (status == NOT_FOUND and is_endpoint):
             body = await request.get_data(as_text=False)
-            for leg in self._legs(body, request.headers.get(REQUEST_ID)):
-                if leg.ticket is not None:
-                    await self.decline(leg)
+            try:
+                read = msgspec.json.decode(body, type=_Body)
+            except UNREADABLE:
+                return response
+            await self._give_up(read, request.headers.get(REQUEST_ID))
         return response
 
-    def _legs(self, data: str | bytes, outer_id: str | None) -> Sequence[Leg]:
+    async def give_up_of(self, body: Mapping[str, object]) -> None:
+        """The same for a call that did not come by HTTP, and that this body would ask for."""
+        await self._give_up(msgspec.convert(body, _Body), None)
+
+    async def _give_up(self, body: _Body, outer_id: str | None) -> None:
+        for leg in self._legs(body, outer_id):
+            if leg.ticket is not None:
+                await self.decline(leg)
+
+    def _legs(self, body: _Body, outer_id: str | None) -> Sequence[Leg]:
         """The first choice's, or where a request id names KV, one of each choice."""
         try:
-            body = msgspec.json.decode(data, type=_Body)
             leg = read_leg(body.kv_transfer_params)
-        except (*UNREADABLE, MalformedTicket):
+        except MalformedTicket:
             return ()
         name = outer_id or body.request_id
         if leg != WHOLE or not isinstance(name, str):

@@ -26,9 +26,7 @@ from api.answering import Answer
 from api.choices import TextPiece
 from api.endpoints import HttpCall, TextEndpoints
 from api.errors import ApiError, BadRequest, shortened
-from api.generate import read_leg
-from api.generator import Leg, StreamFailed
-from kv_transfer.errors import MalformedTicket
+from api.generator import StreamFailed
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CODES: Mapping[int, grpc.StatusCode] = {
@@ -42,6 +40,7 @@ CODES: Mapping[int, grpc.StatusCode] = {
 }
 FOR_GOOD = (400, 404)  # statuses of calls that nobody repeats
 LONGEST_MESSAGE = 500  # of a header, up to 12 bytes a character: clients refuse 8 KiB
+NAMES_KV = "kv_transfer_params", "request_id", "n"
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -109,10 +108,12 @@ class RunningCalls:
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """Begins the answers of gRPC calls. `decline` is told of KV that no leg will fetch."""
+    """Begins the answers of gRPC calls. `give_up` is told of a call that is refused for good,
+    with what NAMES_KV has of its body: no leg will fetch that KV.
+    """
 
     texts: TextEndpoints
-    decline: Callable[[Leg], Awaitable[None]]
+    give_up: Callable[[Mapping[str, object]], Awaitable[None]]
     running: RunningCalls
 
     @asynccontextmanager
@@ -129,25 +130,17 @@ class Completions:
                 async with aclosing(run.pieces(answer)) as pieces:
                     yield answer, pieces
         except (ApiError, StreamFailed) as failure:
-            await self.refuse(failure, body.get("kv_transfer_params"), context)
+            await self.refuse(failure, body, context)
 
     async def refuse(
-        self, failure: ApiError | StreamFailed, params: object, context: Context
+        self, failure: ApiError | StreamFailed, body: Mapping[str, object], context: Context
     ) -> None:
-        """End the call with a status; `params` are its leg's, whose KV may be given up."""
+        """End the call with a status; KV that its body names may be given up."""
         if failure.status in FOR_GOOD:
-            await self._give_up(params)
+            await self.give_up({name: body.get(name) for name in NAMES_KV})
         code = CODES.get(failure.status, grpc.StatusCode.INTERNAL)
         said = f"{failure.param}: {failure}" if _unnamed(failure) else str(failure)
         await context.abort(code, shortened(said, LONGEST_MESSAGE))
-
-    async def _give_up(self, params: object) -> None:
-        try:
-            leg = read_leg(params if isinstance(params, dict) else None)
-        except MalformedTicket:
-            return
-        if leg.ticket is not None:
-            await self.decline(leg)
 
 
 def _encoded(body: Mapping[str, object]) -> bytes:

@@ -60,7 +60,7 @@ class Inference:
                 raise BadRequest(SEVERAL, "num_sequences")
             body = completion_of(request)
         except BadRequest as refusal:
-            await self.completions.refuse(refusal, _readable_params(request.kv), context)
+            await self.completions.refuse(refusal, _kv_named_by(request), context)
             return
         try:
             async with self.completions.answered(body, context) as (answer, pieces):
@@ -155,11 +155,13 @@ def _params(kv: pb.KVCacheParameters) -> dict[str, Any]:
         raise BadRequest(f"kv_transfer_params: {error}", "kv_transfer_params") from error
 
 
-def _readable_params(kv: pb.KVCacheParameters) -> dict[str, Any] | None:
+def _kv_named_by(request: pb.GenerateRequest) -> dict[str, object]:
+    """Of the body of a request that has none: what names KV."""
+    named = {"request_id": request.request_id, "n": request.sampling.num_sequences}
     try:
-        return _params(kv)
+        return {**named, "kv_transfer_params": _params(request.kv)}
     except BadRequest:
-        return None
+        return {}
 
 
 def _candidates(options: pb.ResponseOptions, name: str) -> int | None:

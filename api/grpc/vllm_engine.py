@@ -45,7 +45,7 @@ class VllmEngine:
         try:
             body = completion_of(request)
         except BadRequest as refusal:
-            await self.completions.refuse(refusal, _readable_params(request), context)
+            await self.completions.refuse(refusal, _kv_named_by(request), context)
             return
         try:
             async with self.completions.answered(body, context) as (answer, pieces):
@@ -183,11 +183,13 @@ def _params(request: pb.GenerateRequest) -> dict[str, object] | None:
     return read
 
 
-def _readable_params(request: pb.GenerateRequest) -> dict[str, object] | None:
+def _kv_named_by(request: pb.GenerateRequest) -> dict[str, object]:
+    """Of the body of a request that has none: what names KV."""
+    named = {"request_id": request.request_id, "n": request.sampling_params.n}
     try:
-        return _params(request)
+        return {**named, "kv_transfer_params": _params(request)}
     except BadRequest:
-        return None
+        return {}
 
 
 def _constraint(asked: pb.SamplingParams) -> dict[str, object] | None:

@@ -17,8 +17,10 @@ from api.grpc.calls import Completions, RunningCalls
 from api.grpc.facts import ServerFacts
 from api.grpc.protos import inference_pb2, vllm_engine_pb2
 from api.grpc.server import CONTROL, INFERENCE, VLLM_ENGINE, GrpcServer
-from api.served import ServedModel, read_leg_params
+from api.served import ServedModel
 from engine.api import EngineLoad
+from node.legs import LegFinder
+from node.refused_legs import RefusedLegs
 from tests.fakes.text import served
 
 CONTEXT = 200
@@ -123,8 +125,10 @@ async def serving(
 
     one = model or served(context=CONTEXT)
     unlimited = replace(one, defaults=Defaults(max_new_tokens=CONTEXT))
+    legs = LegFinder("h:2")
+    give_up = RefusedLegs(legs, decline).give_up_of
     ours, theirs = (
-        Completions(TextEndpoints(door, each, read_leg_params), decline, running)
+        Completions(TextEndpoints(door, each, legs.of_text), give_up, running)
         for each in (one, unlimited)
     )
     await server.start(facts, ours, theirs)

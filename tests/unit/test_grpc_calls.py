@@ -1,12 +1,13 @@
 """How gRPC calls end before their time: by a failure, by their client, by another call."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
 import grpc
 import msgspec
 import pytest
+from google.protobuf.message import Message
 
 from api.door.limiter import LARGEST_BODY
 from api.endpoints import TextEndpoints
@@ -35,6 +36,7 @@ from tests.fakes.text import FakeDoor, OneToken, byte_level, saying, says, serve
 CAT = byte_level().encode("the cat sat")
 NOT_CALLED = cast("Context", None)
 TICKET = KvTicket("t", "e", "h", 21001, "f", relayed={"remote_block_ids": [[]]})
+BY_NAME = "___prefill_addr_p:1___decode_addr_h:2_1"
 LEG = msgspec.json.encode(to_params(TICKET)).decode()
 
 
@@ -102,6 +104,30 @@ async def test_a_prompt_that_is_too_long_is_invalid_and_its_kv_given_up() -> Non
         assert [leg.ticket for leg in caller.declined] == [TICKET]
     assert ended.code is grpc.StatusCode.INVALID_ARGUMENT
     assert "maximum context length" in ended.why
+
+
+@pytest.mark.parametrize(
+    ("request_", "choices"),
+    [
+        (asking(request_id=BY_NAME, model="other"), 1),
+        (asking(request_id=BY_NAME, model="other", sampling={"num_sequences": 2}), 2),
+        (asking(request_id=BY_NAME, media=[b"a"], sampling={"num_sequences": 2}), 2),
+        (vllm_engine_pb2.GenerateRequest(request_id=BY_NAME, sampling_params={"n": 2}), 2),
+        (vllm_engine_pb2.GenerateRequest(request_id=BY_NAME, media_refs=b"a"), 1),
+    ],
+)
+async def test_kv_that_a_refused_request_s_id_names_is_given_up(
+    request_: Message, choices: int
+) -> None:
+    """As vLLM's XpYd proxy names it; see test_refused_legs.py for HTTP."""
+    engine = isinstance(request_, vllm_engine_pb2.GenerateRequest)
+    name, service = ("Generate", VLLM_ENGINE) if engine else ("GenerateStream", INFERENCE)
+    async with serving(saying("the dog")) as caller:
+        await refusal(rest(caller.call(name, request_, service)))
+        assert caller.declined == [
+            Leg(ticket=KvTicket(f"{BY_NAME}#{index}", None, "p", 1, None))
+            for index in range(choices)
+        ]
 
 
 @pytest.mark.parametrize(
@@ -213,11 +239,11 @@ async def test_an_abort_ends_a_call_that_waits_for_the_whole() -> None:
 
 
 def inference_of(door: Generator, running: RunningCalls) -> Inference:
-    async def decline(leg: Leg) -> None:
-        raise AssertionError(leg)
+    async def give_up(body: Mapping[str, object]) -> None:
+        raise AssertionError(body)
 
     texts = TextEndpoints(door, served(context=CONTEXT))
-    return Inference(Completions(texts, decline, running))
+    return Inference(Completions(texts, give_up, running))
 
 
 async def test_an_abort_while_a_reply_is_sent_is_noticed_behind_it() -> None:
