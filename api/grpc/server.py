@@ -16,6 +16,7 @@ from api.grpc.calls import Completions
 from api.grpc.control import Control
 from api.grpc.facts import ServerFacts
 from api.grpc.inference import Inference
+from api.grpc.mistakes import guarded_call, guarded_stream
 from api.grpc.protos import control_pb2, inference_pb2, vllm_engine_pb2
 from api.grpc.vllm_engine import VllmEngine
 
@@ -100,15 +101,12 @@ def _handlers(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHa
 
 
 def _handler(method: MethodDescriptor, servicer: object) -> "grpc.RpcMethodHandler[Any, Any]":
-    make = (
-        grpc.unary_stream_rpc_method_handler
+    make, guarded = (
+        (grpc.unary_stream_rpc_method_handler, guarded_stream)
         if method.server_streaming
-        else grpc.unary_unary_rpc_method_handler
+        else (grpc.unary_unary_rpc_method_handler, guarded_call)
     )
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
     asked, said = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    return make(
-        getattr(servicer, name),
-        request_deserializer=asked.FromString,
-        response_serializer=said.SerializeToString,
-    )
+    serve = guarded(getattr(servicer, name), asked)
+    return make(serve, response_serializer=said.SerializeToString)

@@ -161,6 +161,13 @@ async def refusal(call: Awaitable[object]) -> Refused:
     raise AssertionError(f"it was answered: {said}")
 
 
+async def rest(call: Any) -> list[Any]:  # noqa: ANN401  of either service
+    said = []
+    while (reply := await call.read()) is not grpc.aio.EOF:
+        said.append(reply)
+    return said
+
+
 def fields_of(body: Mapping[str, object]) -> dict[str, object]:
     """A body without its prompt."""
     return {name: value for name, value in body.items() if name != "prompt"}

@@ -30,7 +30,15 @@ from api.grpc.protos import inference_pb2 as pb
 from api.grpc.server import CONTROL, INFERENCE, VLLM_ENGINE
 from engine.request import FinishReason, Request
 from kv_transfer.ticket import KvTicket, to_params
-from tests.fakes.grpc_server import CONTEXT, Caller, Refused, asking, refusal, serving
+from tests.fakes.grpc_server import (
+    CONTEXT,
+    Caller,
+    Refused,
+    asking,
+    refusal,
+    rest,
+    serving,
+)
 from tests.fakes.text import FakeDoor, OneToken, byte_level, saying, says, served
 
 CAT = byte_level().encode("the cat sat")
@@ -57,17 +65,6 @@ class Waiting:
             yield TokenEvent((CAT[1],), FinishReason.LENGTH)
         finally:
             self.open -= 1
-
-
-def raised(error: Exception) -> Event:
-    raise error
-
-
-async def rest(call: Any) -> list[Any]:  # noqa: ANN401  of either service
-    said = []
-    while (reply := await call.read()) is not grpc.aio.EOF:
-        said.append(reply)
-    return said
 
 
 def reason(reply: Any) -> str:  # noqa: ANN401  of either service
@@ -157,16 +154,6 @@ async def test_what_fails_ends_the_call_with_a_status(
     assert ended.code is code
     assert str(failure) in ended.why
     assert door.opened == door.closed == 1
-
-
-async def test_an_error_of_ours_ends_the_call_and_closes_its_stream() -> None:
-    events: list[Any] = [RuntimeError("a bug")]
-    door = FakeDoor(lambda request, leg: [*map(raised, events)])
-    async with serving(door) as caller:
-        ended = await refusal(caller.generate(asking()))
-        assert len(caller.running) == 0
-    assert ended.code is grpc.StatusCode.UNKNOWN
-    assert door.closed == 1
 
 
 @pytest.mark.parametrize("whole", [False, True])
