@@ -4,6 +4,7 @@ Errors become gRPC statuses, and a call can be aborted by another one that names
 """
 
 import asyncio
+import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -42,6 +43,7 @@ FOR_GOOD = (400, 404)  # statuses of calls that nobody repeats
 LONGEST_MESSAGE = 500  # of a header, up to 12 bytes a character: clients refuse 8 KiB
 NAMES_KV = "kv_transfer_params", "request_id", "n"
 NO_HEADERS: Mapping[str, str] = {}
+log = logging.getLogger(__name__)
 
 
 class CallAborted(Exception):
@@ -52,25 +54,42 @@ class CallAborted(Exception):
 class _Run:
     task: "asyncio.Task[Any]"
     aborted: bool = False
-    sending: bool = False  # the task is in gRPC's hands, which lose a call that is cancelled
+    sent_at: float | None = None
+    """While a reply is sent: since when. gRPC has the task then, and would lose the call if
+    that were cancelled.
+    """
+    _pieces: AsyncGenerator[TextPiece] | None = None
+    _ending: "asyncio.Task[None] | None" = None
 
     def abort(self) -> None:
-        if not self.aborted:
-            self.aborted = True
-            if not self.sending:
-                self.task.cancel()
+        """The engine stops at once, even if a reply is being sent to a client that is slow."""
+        if self.aborted:
+            return
+        self.aborted = True
+        if self.sent_at is None:
+            self.task.cancel()
+        else:
+            assert self._pieces is not None
+            self._ending = asyncio.create_task(self._pieces.aclose())
 
     async def pieces(self, answer: Answer) -> AsyncGenerator[TextPiece]:
-        """Its pieces; an abort while one of them is sent is noticed behind it."""
-        open_choices = len(answer.choices)
-        async with aclosing(answer.pieces()) as pieces:
+        """Its pieces; an abort while one of them is sent is told behind it."""
+        open_choices, clock = len(answer.choices), asyncio.get_running_loop().time
+        self._pieces = pieces = answer.pieces()
+        try:
             async for piece in pieces:
                 open_choices -= piece.finish is not None
-                self.sending = True
+                self.sent_at = clock()
                 yield piece
-                self.sending = False
-                if self.aborted and open_choices:
-                    raise CallAborted
+                self.sent_at = None
+                if self.aborted:
+                    break
+        finally:
+            if self._ending is not None:
+                await self._ending
+            await pieces.aclose()
+        if self.aborted and open_choices:
+            raise CallAborted
 
 
 @dataclass(slots=True)
@@ -104,6 +123,14 @@ class RunningCalls:
         """End the calls of these ids; nothing happens for an id that nobody has, or for ""."""
         for run in [run for name in names if name for run in self._runs.get(name, ())]:
             run.abort()
+
+    def abort_unread(self, since: float) -> None:
+        """End the calls with a reply that their clients have not read since then."""
+        for name, runs in self._runs.items():
+            for run in runs:
+                if run.sent_at is not None and run.sent_at <= since and not run.aborted:
+                    log.warning("request_id=%s ends: its client does not read", name)
+                    run.abort()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,22 @@ from google.protobuf.message import DecodeError, Message
 
 from api.grpc.calls import Context
 
+GRPC_LOG = "grpc._cython.cygrpc"
+CLIENT_LEFT = "ExecuteBatchError"  # while a reply was sent
 OUR_MISTAKE = "the server made a mistake; its log says which"
 log = logging.getLogger(__name__)
 Asked = TypeVar("Asked", bound=Message)
 Said = TypeVar("Said", bound=Message)
+
+
+def hide_clients_that_left() -> None:
+    """Keep out of the log that clients left: gRPC shows it with a traceback, as an error."""
+    logging.getLogger(GRPC_LOG).addFilter(_is_told)
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__name__ != CLIENT_LEFT
 
 
 def guarded_call(

@@ -12,11 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from api.door.limiter import LARGEST_BODY
-from api.grpc.calls import Completions
+from api.grpc.calls import Completions, RunningCalls
 from api.grpc.control import Control
 from api.grpc.facts import ServerFacts
 from api.grpc.inference import Inference
-from api.grpc.mistakes import guarded_call, guarded_stream
+from api.grpc.mistakes import guarded_call, guarded_stream, hide_clients_that_left
 from api.grpc.protos import control_pb2, inference_pb2, vllm_engine_pb2
 from api.grpc.vllm_engine import VllmEngine
 
@@ -25,10 +25,14 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
     ("grpc.max_receive_message_length", LARGEST_BODY),
     ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 10_000),  # a host that died says nothing
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),  # no limit
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
-HEALTH_PERIOD_S = 1.0
+LOOK_S = 1.0
+SLOW_CLIENT_S = 600.0  # as by HTTP
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
 CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 VLLM_ENGINE = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
@@ -47,10 +51,12 @@ class GrpcServer:
     _server: grpc.aio.Server
     _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
     _facts: ServerFacts | None = None
+    _running: RunningCalls = field(default_factory=RunningCalls)
 
     @classmethod
     def listen(cls, address: str) -> "GrpcServer":
         """Listen at `address`, HOST:PORT, where port 0 is any free one. Raises OSError."""
+        hide_clients_that_left()
         server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_CALLS)
         try:
             return cls(server.add_insecure_port(address), server)
@@ -66,7 +72,7 @@ class GrpcServer:
             (CONTROL, Control(facts, with_defaults.running)),
             (VLLM_ENGINE, VllmEngine(without_defaults, facts)),
         )
-        server, self._facts = self._server, facts
+        server, self._facts, self._running = self._server, facts, with_defaults.running
         server.add_generic_rpc_handlers([_handlers(*service) for service in services])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -75,10 +81,14 @@ class GrpcServer:
         await server.start()
 
     async def run(self) -> None:
-        """Tell watchers about the engine's health, until this is cancelled."""
+        """Tell watchers about the engine's health, and end calls whose clients do not read,
+        until this is cancelled.
+        """
+        clock = asyncio.get_running_loop().time
         while True:
-            await asyncio.sleep(HEALTH_PERIOD_S)
+            await asyncio.sleep(LOOK_S)
             await self._tell_health()
+            self._running.abort_unread(clock() - SLOW_CLIENT_S)
 
     async def stop_taking_calls(self) -> None:
         """Tell watchers that this server leaves; calls are served as before."""

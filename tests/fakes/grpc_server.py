@@ -168,6 +168,15 @@ async def rest(call: Any) -> list[Any]:  # noqa: ANN401  of either service
     return said
 
 
+def reason(reply: Any) -> str:  # noqa: ANN401  of either service
+    if isinstance(reply, vllm_engine_pb2.GenerateResponse):
+        return reply.complete.finish_reason
+    ended: str = inference_pb2.FinishInfo.FinishReason.Name(
+        reply.outputs.finish_info.finish_reason
+    )
+    return ended
+
+
 def fields_of(body: Mapping[str, object]) -> dict[str, object]:
     """A body without its prompt."""
     return {name: value for name, value in body.items() if name != "prompt"}

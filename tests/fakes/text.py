@@ -176,3 +176,29 @@ class OneToken:
             await asyncio.Event().wait()
         finally:
             self.closed.set()
+
+
+class Waiting:
+    """A generator that says one token to each caller, and another once it is let go.
+
+    `none_open` is set while it answers nobody.
+    """
+
+    def __init__(self) -> None:
+        self.go, self.none_open, self.open = asyncio.Event(), asyncio.Event(), 0
+
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
+        the, cat = byte_level().encode("the cat")[:2]
+        self.open += 1
+        self.none_open.clear()
+        try:
+            yield PromptEvent(0)
+            yield TokenEvent((the,))
+            await self.go.wait()
+            yield TokenEvent((cat,), FinishReason.LENGTH)
+        finally:
+            self.open -= 1
+            if not self.open:
+                self.none_open.set()

@@ -1,8 +1,7 @@
 """How gRPC calls end before their time: by a failure, by their client, by another call."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import msgspec
@@ -10,68 +9,32 @@ import pytest
 from google.protobuf.message import Message
 
 from api.door.limiter import LARGEST_BODY
-from api.endpoints import TextEndpoints
 from api.generator import (
-    WHOLE,
     Event,
-    Generator,
     Leg,
     NodeLeaving,
-    PromptEvent,
     RequestRefused,
     StreamFailed,
-    Tap,
-    TokenEvent,
 )
-from api.grpc.calls import Completions, Context, RunningCalls
-from api.grpc.inference import Inference
 from api.grpc.protos import control_pb2, vllm_engine_pb2
-from api.grpc.protos import inference_pb2 as pb
 from api.grpc.server import CONTROL, INFERENCE, VLLM_ENGINE
-from engine.request import FinishReason, Request
 from kv_transfer.ticket import KvTicket, to_params
 from tests.fakes.grpc_server import (
     CONTEXT,
     Caller,
     Refused,
     asking,
+    reason,
     refusal,
     rest,
     serving,
 )
-from tests.fakes.text import FakeDoor, OneToken, byte_level, saying, says, served
+from tests.fakes.text import FakeDoor, OneToken, Waiting, byte_level, saying, says
 
 CAT = byte_level().encode("the cat sat")
-NOT_CALLED = cast("Context", None)
 TICKET = KvTicket("t", "e", "h", 21001, "f", relayed={"remote_block_ids": [[]]})
 BY_NAME = "___prefill_addr_p:1___decode_addr_h:2_1"
 LEG = msgspec.json.encode(to_params(TICKET)).decode()
-
-
-class Waiting:
-    """Says one token to each caller, and waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.go, self.open = asyncio.Event(), 0
-
-    async def stream(
-        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
-    ) -> AsyncGenerator[Event]:
-        self.open += 1
-        try:
-            yield PromptEvent(0)
-            yield TokenEvent((CAT[0],))
-            await self.go.wait()
-            yield TokenEvent((CAT[1],), FinishReason.LENGTH)
-        finally:
-            self.open -= 1
-
-
-def reason(reply: Any) -> str:  # noqa: ANN401  of either service
-    if isinstance(reply, vllm_engine_pb2.GenerateResponse):
-        return reply.complete.finish_reason
-    ended: str = pb.FinishInfo.FinishReason.Name(reply.outputs.finish_info.finish_reason)
-    return ended
 
 
 async def abort(caller: Caller, *names: str, service: Any = CONTROL) -> None:  # noqa: ANN401
@@ -223,52 +186,6 @@ async def test_an_abort_ends_a_call_that_waits_for_the_whole() -> None:
         await abort(caller, "r")
         assert reason(await call) == "ABORTED"
         assert door.closed.is_set()
-
-
-def inference_of(door: Generator, running: RunningCalls) -> Inference:
-    async def give_up(body: Mapping[str, object]) -> None:
-        raise AssertionError(body)
-
-    texts = TextEndpoints(door, served(context=CONTEXT))
-    return Inference(Completions(texts, give_up, running))
-
-
-async def test_an_abort_while_a_reply_is_sent_is_noticed_behind_it() -> None:
-    """This test is what sends: gRPC would lose the call if its task were cancelled there."""
-    door, running = Waiting(), RunningCalls()
-    replies = inference_of(door, running).generate_stream(asking(request_id="r"), NOT_CALLED)
-    assert reason(await anext(replies)) == "NOT_FINISHED"
-    running.abort(["r"])
-    await asyncio.sleep(0)
-    assert [reason(reply) async for reply in replies] == ["ABORTED"]
-    assert door.open == len(running) == 0
-
-
-async def test_an_abort_while_the_end_is_sent_says_nothing_more() -> None:
-    door, running = Waiting(), RunningCalls()
-    door.go.set()
-    replies = inference_of(door, running).generate_stream(asking(request_id="r"), NOT_CALLED)
-    assert [reason(await anext(replies)) for _ in range(2)] == ["NOT_FINISHED", "LENGTH"]
-    running.abort(["r"])
-    assert [reply async for reply in replies] == []
-    assert door.open == len(running) == 0
-
-
-async def test_who_is_aborted_and_cancelled_is_cancelled() -> None:
-    door, running = OneToken(), RunningCalls()
-    inference = inference_of(door, running)
-
-    async def whole() -> object:
-        return await inference.generate(asking(request_id="r"), NOT_CALLED)
-
-    task = asyncio.create_task(whole())
-    await door.waits.wait()
-    running.abort(["r"])
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-    assert door.closed.is_set()
-    assert len(running) == 0
 
 
 async def test_a_larger_body_than_the_limit_is_refused() -> None:

@@ -60,7 +60,7 @@ async def test_a_server_with_a_sick_engine_does_not() -> None:
 async def test_watchers_hear_of_trouble_and_of_leaving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("api.grpc.server.HEALTH_PERIOD_S", 0.0)
+    monkeypatch.setattr("api.grpc.server.LOOK_S", 0.0)
     troubles: list[str | None] = [None]
     facts = replace(FACTS, trouble=lambda: troubles[-1])
     async with serving(saying("the dog"), facts=facts) as caller, asyncio.timeout(10):
