@@ -8,13 +8,14 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from api.door.limiter import LARGEST_BODY
 from api.grpc.calls import Completions, RunningCalls
 from api.grpc.control import Control
 from api.grpc.facts import ServerFacts
+from api.grpc.health import NOT_SERVING, SERVING, Health
 from api.grpc.inference import Inference
 from api.grpc.mistakes import guarded_call, guarded_stream, hide_clients_that_left
 from api.grpc.protos import control_pb2, inference_pb2, vllm_engine_pb2
@@ -37,8 +38,6 @@ INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
 CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 VLLM_ENGINE = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
 SERVICES = tuple(one.full_name for one in (INFERENCE, CONTROL, VLLM_ENGINE))
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class GrpcServer:
 
     port: int
     _server: grpc.aio.Server
-    _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
+    _health: Health = field(default_factory=Health)
     _facts: ServerFacts | None = None
     _running: RunningCalls = field(default_factory=RunningCalls)
 
@@ -95,7 +94,8 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
 
     async def close(self, grace_s: float) -> None:
-        """End the server; calls that still run have this long."""
+        """End the server; calls that still run have this long, watchers of its health none."""
+        self._health.end_watches()
         await self._server.stop(grace_s)
 
     async def _tell_health(self) -> None:

@@ -13,10 +13,11 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from api.grpc.health import LEAVES
 from api.grpc.protos import control_pb2, inference_pb2, vllm_engine_pb2
 from api.grpc.server import VLLM_ENGINE, GrpcServer
 from api.version import own_version
-from tests.fakes.grpc_server import FACTS, Caller, refusal, serving
+from tests.fakes.grpc_server import FACTS, Caller, Refused, refusal, rest, serving
 from tests.fakes.text import OneToken, saying
 
 NAMES = ["vllm.Inference", "vllm.Control", "vllm.grpc.engine.VllmEngine"]
@@ -77,6 +78,38 @@ async def test_watchers_hear_of_trouble_and_of_leaving(
         running.cancel()
         await asyncio.wait([running])
         call.cancel()
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_watchers_do_not_keep_a_server_that_stops(*, told: bool) -> None:
+    async with serving(saying("the dog")) as caller, asyncio.timeout(10):
+        watches = [
+            health(caller).Watch(health_pb2.HealthCheckRequest(service=name))
+            for name in ("", NAMES[0], NAMES[0])
+        ]
+        for call in watches:
+            assert (await call.read()).status == SERVING
+        if told:
+            await caller.server.stop_taking_calls()
+            for call in watches:
+                assert (await call.read()).status == NOT_SERVING
+        await caller.server.close(60.0)
+        for call in watches:
+            if not told:
+                assert (await call.read()).status == NOT_SERVING
+            ended = await refusal(rest(call))
+            assert ended == Refused(grpc.StatusCode.UNAVAILABLE, LEAVES)
+
+
+async def test_a_watcher_that_leaves_is_forgotten(
+    caller: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(10):
+        call = health(caller).Watch(health_pb2.HealthCheckRequest(service=""))
+        await call.read()
+        call.cancel()
+        await caller.server.close(60.0)
+    assert caplog.records == []
 
 
 async def test_who_leaves_says_so_and_takes_calls_as_before(caller: Caller) -> None:
