@@ -66,7 +66,7 @@ def encode_chat(codec: TextCodec, text: str, fit: LengthLimit) -> Tokens:
     for said in turns.tokens(text, lambda part: encode_text(codec, part, fit)):
         tokens.extend(said)
         if fit.max_tokens is not None and far_exceeds(len(tokens), fit.max_tokens):
-            raise _too_long(fit.max_tokens)
+            raise far_too_long(fit.max_tokens)
     return tuple(tokens)
 
 
@@ -75,10 +75,11 @@ def check_length(codec: TextCodec, text: str, context: int | None) -> None:
     memory than the text does. Raises ContextTooLong.
     """
     if context is not None and codec.far_exceeds(text, context):
-        raise _too_long(context)
+        raise far_too_long(context)
 
 
-def _too_long(context: int) -> ContextTooLong:
+def far_too_long(context: int) -> ContextTooLong:
+    """The refusal of a prompt whose tokens are not even counted."""
     return ContextTooLong(
         f"This model's maximum context length is {context} tokens, and the prompt alone "
         f"has more than twice as many.",

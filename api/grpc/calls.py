@@ -12,11 +12,13 @@ from collections.abc import (
     Callable,
     Iterable,
     Mapping,
+    Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import grpc
 import msgspec
@@ -25,9 +27,11 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from api.answering import Answer
 from api.choices import TextPiece
+from api.encoding import far_too_long, run_off_loop
 from api.endpoints import HttpCall, TextEndpoints
 from api.errors import ApiError, BadRequest, shortened
 from api.generator import StreamFailed
+from api.text.tokenizing import far_exceeds
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CODES: Mapping[int, grpc.StatusCode] = {
@@ -41,9 +45,11 @@ CODES: Mapping[int, grpc.StatusCode] = {
 }
 FOR_GOOD = (400, 404)  # statuses of calls that nobody repeats
 LONGEST_MESSAGE = 500  # of a header, up to 12 bytes a character: clients refuse 8 KiB
-NAMES_KV = "kv_transfer_params", "request_id", "n"
+READING_COST = 16  # up to so many times the bytes that are encoded inline
 NO_HEADERS: Mapping[str, str] = {}
 log = logging.getLogger(__name__)
+Asked = TypeVar("Asked", bound=Message)
+Done = TypeVar("Done")
 
 
 class CallAborted(Exception):
@@ -134,9 +140,21 @@ class RunningCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestForm(Generic[Asked]):
+    """How a service's requests are read. `completion_of` makes the body of /v1/completions that
+    asks for the same, for a model with this context, or raises BadRequest; `kv_named_by` makes
+    only what names KV of it: `kv_transfer_params`, `request_id` and `n`.
+    """
+
+    id_of: Callable[[Asked], str]
+    completion_of: Callable[[Asked, int | None], Mapping[str, object]]
+    kv_named_by: Callable[[Asked], Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
 class Completions:
     """Begins the answers of gRPC calls. `give_up` is told of a call that is refused for good,
-    with what NAMES_KV has of its body: no leg will fetch that KV.
+    with what names KV of its body: no leg will fetch that.
     """
 
     texts: TextEndpoints
@@ -145,29 +163,36 @@ class Completions:
 
     @asynccontextmanager
     async def answered(
-        self, body: Mapping[str, object], context: Context
+        self, request: Asked, form: RequestForm[Asked], context: Context
     ) -> AsyncIterator[tuple[Answer, AsyncGenerator[TextPiece]]]:
-        """The answer of a body of /v1/completions, and its pieces. In this context failures end
-        the call with a status; CallAborted is passed on.
+        """The answer of a request, and its pieces. In this context failures end the call with
+        a status; CallAborted is passed on.
         """
         try:
-            async with self.running.entered(str(body.get("request_id", ""))) as run:
-                call = HttpCall(NO_HEADERS, _encoded(body))
+            async with self.running.entered(form.id_of(request)) as run:
+                read = partial(form.completion_of, request, self._max_model_len())
+                call = HttpCall(NO_HEADERS, _encoded(await _off_loop(request, read)))
                 answer = (await self.texts.completions(call)).answer
                 async with aclosing(run.pieces(answer)) as pieces:
                     yield answer, pieces
         except (ApiError, StreamFailed) as failure:
-            await self.refuse(failure, body, context)
+            if failure.status in FOR_GOOD:
+                named = await _off_loop(request, partial(form.kv_named_by, request))
+                await self.give_up(named)
+            await _refuse(failure, context)
 
-    async def refuse(
-        self, failure: ApiError | StreamFailed, body: Mapping[str, object], context: Context
-    ) -> None:
-        """End the call with a status; KV that its body names may be given up."""
-        if failure.status in FOR_GOOD:
-            await self.give_up({name: body.get(name) for name in NAMES_KV})
-        code = CODES.get(failure.status, grpc.StatusCode.INTERNAL)
-        said = f"{failure.param}: {failure}" if _unnamed(failure) else str(failure)
-        await context.abort(code, shortened(said, LONGEST_MESSAGE))
+    def _max_model_len(self) -> int | None:
+        return self.texts.models.listed()[0].max_model_len()
+
+
+async def _off_loop(request: Message, read: Callable[[], Done]) -> Done:
+    return await run_off_loop(request.ByteSize() // READING_COST, read)
+
+
+async def _refuse(failure: ApiError | StreamFailed, context: Context) -> None:
+    code = CODES.get(failure.status, grpc.StatusCode.INTERNAL)
+    said = f"{failure.param}: {failure}" if _unnamed(failure) else str(failure)
+    await context.abort(code, shortened(said, LONGEST_MESSAGE))
 
 
 def _encoded(body: Mapping[str, object]) -> bytes:
@@ -184,6 +209,18 @@ def _encoded(body: Mapping[str, object]) -> bytes:
 def _unnamed(failure: ApiError | StreamFailed) -> bool:
     """Whether the message does not say which field is wrong."""
     return failure.param is not None and failure.param not in str(failure)
+
+
+def copy_ids(ids: Sequence[int], context: int | None, *, truncates: bool) -> list[int]:
+    """The token ids of a prompt; of a prompt that is far longer than the context, and to be
+    truncated, those that may be kept. Otherwise such a prompt is refused: a copy of it would
+    delay all other calls. Raises ContextTooLong.
+    """
+    if context is None or not far_exceeds(len(ids), context):
+        return list(ids)
+    if not truncates:
+        raise far_too_long(context)
+    return list(ids[-2 * context :])
 
 
 def refuse_unknown(name: str, message: Message) -> None:

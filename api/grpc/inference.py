@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -15,6 +15,8 @@ from api.grpc.calls import (
     CallAborted,
     Completions,
     Context,
+    RequestForm,
+    copy_ids,
     refuse_unknown,
     without_zeros,
 )
@@ -55,15 +57,9 @@ class Inference:
     async def _replies(
         self, request: pb.GenerateRequest, context: Context, *, whole: bool
     ) -> AsyncGenerator[pb.GenerateResponse]:
+        form = ONE_ANSWER if whole else ANSWERS
         try:
-            if whole and request.sampling.num_sequences > 1:
-                raise BadRequest(SEVERAL, "num_sequences")
-            body = completion_of(request)
-        except BadRequest as refusal:
-            await self.completions.refuse(refusal, _kv_named_by(request), context)
-            return
-        try:
-            async with self.completions.answered(body, context) as (answer, pieces):
+            async with self.completions.answered(request, form, context) as (answer, pieces):
                 writer = _Writer(answer, request.response)
                 if whole:
                     yield writer.reply(join_pieces([piece async for piece in pieces]))
@@ -76,10 +72,19 @@ class Inference:
             yield pb.GenerateResponse(outputs=pb.SequenceOutput(finish_info=ended))
 
 
-def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
-    """The body of /v1/completions that asks for the same; raises BadRequest."""
+def _only_completion_of(request: pb.GenerateRequest, context: int | None) -> dict[str, object]:
+    if request.sampling.num_sequences > 1:
+        raise BadRequest(SEVERAL, "num_sequences")
+    return completion_of(request, context)
+
+
+def completion_of(request: pb.GenerateRequest, context: int | None = None) -> dict[str, object]:
+    """See RequestForm."""
     _refuse_unserved(request)
-    prompt = list(request.token_ids.ids) if request.HasField("token_ids") else request.text
+    truncates = request.truncate_prompt_tokens != 0
+    prompt: object = request.text
+    if request.HasField("token_ids"):
+        prompt = copy_ids(request.token_ids.ids, context, truncates=truncates)
     stopping, sampling = request.stopping, request.sampling
     body = without_zeros(
         {
@@ -162,6 +167,12 @@ def _kv_named_by(request: pb.GenerateRequest) -> dict[str, object]:
         return {**named, "kv_transfer_params": _params(request.kv)}
     except BadRequest:
         return {}
+
+
+ANSWERS: RequestForm[pb.GenerateRequest] = RequestForm(
+    lambda one: one.request_id, completion_of, _kv_named_by
+)
+ONE_ANSWER = replace(ANSWERS, completion_of=_only_completion_of)
 
 
 def _candidates(options: pb.ResponseOptions, name: str) -> int | None:

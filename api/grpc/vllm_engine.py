@@ -15,6 +15,8 @@ from api.grpc.calls import (
     CallAborted,
     Completions,
     Context,
+    RequestForm,
+    copy_ids,
     refuse_unknown,
     without_zeros,
 )
@@ -43,12 +45,7 @@ class VllmEngine:
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """One or several answers, whole or piece by piece."""
         try:
-            body = completion_of(request)
-        except BadRequest as refusal:
-            await self.completions.refuse(refusal, _kv_named_by(request), context)
-            return
-        try:
-            async with self.completions.answered(body, context) as (answer, pieces):
+            async with self.completions.answered(request, FORM, context) as (answer, pieces):
                 writer = _Writer(answer, streams=request.stream)
                 async for piece in pieces:
                     for reply in writer.replies(piece):
@@ -127,8 +124,8 @@ class VllmEngine:
         )
 
 
-def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
-    """The body of /v1/completions that asks for the same; raises BadRequest."""
+def completion_of(request: pb.GenerateRequest, context: int | None = None) -> dict[str, object]:
+    """See RequestForm."""
     for name in ("mm_inputs", "media_refs", "extra_mm_inputs"):
         if getattr(request, name):
             raise BadRequest(f"{name}: this server reads text only", name)
@@ -165,9 +162,11 @@ def completion_of(request: pb.GenerateRequest) -> dict[str, object]:
     ):
         if asked.HasField(name):
             body[name] = getattr(asked, name)
-    tokenized = request.HasField("tokenized")
-    prompt = list(request.tokenized.input_ids) if tokenized else request.text
-    return {**body, "prompt": prompt}
+    if not request.HasField("tokenized"):
+        return {**body, "prompt": request.text}
+    truncates = asked.HasField("truncate_prompt_tokens")
+    ids = copy_ids(request.tokenized.input_ids, context, truncates=truncates)
+    return {**body, "prompt": ids}
 
 
 def _params(request: pb.GenerateRequest) -> dict[str, object] | None:
@@ -190,6 +189,11 @@ def _kv_named_by(request: pb.GenerateRequest) -> dict[str, object]:
         return {**named, "kv_transfer_params": _params(request)}
     except BadRequest:
         return {}
+
+
+FORM: RequestForm[pb.GenerateRequest] = RequestForm(
+    lambda one: one.request_id, completion_of, _kv_named_by
+)
 
 
 def _constraint(asked: pb.SamplingParams) -> dict[str, object] | None:
