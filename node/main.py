@@ -146,6 +146,7 @@ class _Node:
                 await serving
             finally:
                 server.stop_reading()
+                await grpc.close()  # for parts that failed; once more does nothing
             for part in parts:
                 part.cancel()
 

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from api.grpc.protos import control_pb2, inference_pb2, vllm_engine_pb2
-from tests.e2e.cluster import MODEL, MOVED, Running, running, tokens_of
+from tests.e2e.cluster import MODEL, MOVED, Running, gone, running, tokens_of
 from tests.fakes.driver import prompt
 
 ANSWER = 10
@@ -135,6 +135,20 @@ async def test_calls_end_with_their_clients_and_by_their_ids(tiny: Path) -> None
         last = await last_of(calls[1])
         assert last.outputs.finish_info.finish_reason == inference_pb2.FinishInfo.ABORTED
         await cluster.blocks_come_back()
+
+
+async def test_the_calls_of_an_engine_that_dies_end_with_a_status(tiny: Path) -> None:
+    async with channels(tiny) as (cluster, _, decode):
+        path, kind = "/vllm.Inference/GenerateStream", inference_pb2.GenerateResponse
+        call = stream(decode, path, endless("long"), kind)
+        await anext(aiter(call))
+        door = cluster.door("decode-0")
+        os.kill(cluster.engine("decode-0"), signal.SIGKILL)
+        with pytest.raises(grpc.aio.AioRpcError, match="the engine process died") as ended:
+            await last_of(call)
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        await gone(door)
+        assert not [line for line in cluster.lines if "Traceback" in line]
 
 
 async def test_a_node_that_stops_says_so_and_ends_its_calls_first(tiny: Path) -> None:

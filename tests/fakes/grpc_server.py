@@ -94,10 +94,10 @@ class Caller:
         """The call, begun."""
         return self.method(service.methods_by_name[name])(request)
 
-    def method(self, method: MethodDescriptor) -> Callable[[Message], Any]:
+    def method(self, method: MethodDescriptor) -> Callable[..., Any]:
         channel: Any = self.channel
         make = channel.unary_stream if method.server_streaming else channel.unary_unary
-        begun: Callable[[Message], Any] = make(
+        begun: Callable[..., Any] = make(
             f"/{method.containing_service.full_name}/{method.name}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=GetMessageClass(method.output_type).FromString,

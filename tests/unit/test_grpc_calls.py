@@ -6,7 +6,9 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from api.door.limiter import LARGEST_BODY
 from api.generator import (
@@ -132,6 +134,20 @@ async def test_a_client_that_cancels_closes_its_stream(*, whole: bool) -> None:
         if begun is not None:
             await asyncio.wait([begun])
         assert len(caller.running) == 0
+
+
+@pytest.mark.parametrize(
+    "method", [*INFERENCE.methods[:2], VLLM_ENGINE.methods_by_name["Generate"]]
+)
+async def test_a_deadline_that_passes_closes_its_stream(method: MethodDescriptor) -> None:
+    door = OneToken()
+    asked = GetMessageClass(method.input_type)(text="the cat")
+    async with serving(door) as caller, asyncio.timeout(10):
+        call = caller.method(method)(asked, timeout=1.0)
+        ended = await refusal(rest(call) if method.server_streaming else call)
+        await door.closed.wait()
+    assert ended.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert len(caller.running) == 0
 
 
 @pytest.mark.parametrize("service", [CONTROL, VLLM_ENGINE])
