@@ -1,12 +1,13 @@
 """Whether a node listens for gRPC: that needs the extra `grpc`, which not every node has."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Protocol
 
 from api.served import ServedModel
 from discovery.address import format_address
+from engine.cache_events import CacheEvent
 from node.config import NodeConfig
 from node.engine_client import EngineClient
 from node.identity import NodeIdentity
@@ -36,6 +37,9 @@ class GrpcDoor(Protocol):
     async def run(self) -> None:
         """Keep what it tells of the engine's health up to date."""
 
+    def publish(self, events: Sequence[CacheEvent]) -> None:
+        """Tell subscribers what has happened to the prefix cache."""
+
     async def stop_taking_calls(self) -> None:
         """Tell callers that this node leaves; calls are served as before."""
 
@@ -52,6 +56,9 @@ class NoGrpcDoor:
         """Nothing."""
 
     async def run(self) -> None:
+        """Nothing."""
+
+    def publish(self, events: Sequence[CacheEvent]) -> None:
         """Nothing."""
 
     async def stop_taking_calls(self) -> None:

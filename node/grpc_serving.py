@@ -4,13 +4,14 @@ Only imported where that is wanted: it needs the extra `grpc`.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from api.defaults import Defaults
 from api.endpoints import TextEndpoints
+from api.grpc.cache_feed import CacheFeed
 from api.grpc.calls import Completions, RunningCalls
 from api.grpc.facts import ServerFacts
 from api.grpc.server import GrpcServer
@@ -18,10 +19,12 @@ from api.hub import fetched, local_folder
 from api.served import ServedModel
 from api.wire import UNREADABLE
 from discovery.registration import Role
+from engine.cache_events import CacheEvent
 from engine.settings import read_lora_modules
 from node.config import NodeConfig
 from node.engine_client import EngineClient
 from node.identity import NodeIdentity
+from node.kv_events.settings import KvEventsConfig, read_kv_events_config
 from node.legs import LegFinder
 from node.refused_legs import RefusedLegs
 from node.serving import GRACE_S
@@ -43,11 +46,15 @@ class GrpcNode:
 
     config: NodeConfig
     server: GrpcServer
+    kv_events: KvEventsConfig
+    cache_feed: CacheFeed | None
 
     @classmethod
     def listen(cls, config: NodeConfig, address: str) -> "GrpcNode":
         """Listen at `address`, HOST:PORT; raises OSError."""
-        return cls(config, GrpcServer.listen(address))
+        wanted = read_kv_events_config(config.kv_events_config)
+        feed = CacheFeed(config.block_size, wanted.buffer_steps) if wanted.on else None
+        return cls(config, GrpcServer.listen(address), wanted, feed)
 
     @property
     def port(self) -> int:
@@ -72,11 +79,16 @@ class GrpcNode:
             Completions(TextEndpoints(engine, one, legs.of_text), give_up, running)
             for one in (served, unlimited)
         )
-        await self.server.start(facts, ours, theirs)
+        await self.server.start(facts, ours, theirs, self.cache_feed)
 
     async def run(self) -> None:
         """Once a second."""
         await self.server.run()
+
+    def publish(self, events: Sequence[CacheEvent]) -> None:
+        """To who calls SubscribeKvEvents."""
+        if self.cache_feed is not None:
+            self.cache_feed.publish(self.kv_events.told(events))
 
     async def stop_taking_calls(self) -> None:
         """By gRPC's health service."""
@@ -84,6 +96,8 @@ class GrpcNode:
 
     async def close(self) -> None:
         """They have as long as those of HTTP."""
+        if self.cache_feed is not None:
+            self.cache_feed.close()
         await self.server.close(GRACE_S)
 
 

@@ -169,6 +169,7 @@ class _Node:
         def record(outputs: EngineOutputs) -> None:
             metrics.record(outputs)
             self.kv_events.publish(outputs.cache_events)
+            self.grpc.publish(outputs.cache_events)
 
         self.engine.on_outputs = record
         return metrics

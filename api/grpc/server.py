@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from api.door.limiter import LARGEST_BODY
+from api.grpc.cache_feed import CacheFeed
 from api.grpc.calls import Completions, RunningCalls
 from api.grpc.control import Control
 from api.grpc.facts import ServerFacts
@@ -63,13 +64,17 @@ class GrpcServer:
             raise OSError(f"gRPC cannot listen at {address}: {error}") from error
 
     async def start(
-        self, facts: ServerFacts, with_defaults: Completions, without_defaults: Completions
+        self,
+        facts: ServerFacts,
+        with_defaults: Completions,
+        without_defaults: Completions,
+        cache_feed: CacheFeed | None = None,
     ) -> None:
         """Serve. The model's own sampling defaults apply to vllm.Inference, as with vLLM."""
         services = (
             (INFERENCE, Inference(with_defaults)),
             (CONTROL, Control(facts, with_defaults.running)),
-            (VLLM_ENGINE, VllmEngine(without_defaults, facts)),
+            (VLLM_ENGINE, VllmEngine(without_defaults, facts, cache_feed)),
         )
         server, self._facts, self._running = self._server, facts, with_defaults.running
         server.add_generic_rpc_handlers([_handlers(*service) for service in services])

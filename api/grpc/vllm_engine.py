@@ -3,6 +3,7 @@
 import datetime
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import UNSET
 from api.answering import Answer
 from api.choices import TextPiece, join_pieces
 from api.errors import BadRequest
+from api.grpc.cache_feed import CacheFeed
 from api.grpc.calls import (
     CallAborted,
     Completions,
@@ -21,6 +23,8 @@ from api.grpc.calls import (
     without_zeros,
 )
 from api.grpc.facts import ServerFacts
+from api.grpc.kv_events import subscription
+from api.grpc.protos import kv_events_pb2
 from api.grpc.protos import vllm_engine_pb2 as pb
 from api.usage import params_of
 from api.version import own_version
@@ -34,11 +38,12 @@ SERVER_TYPE, CONNECTOR = "vllm-grpc", "NixlConnector"
 @dataclass(frozen=True, slots=True)
 class VllmEngine:
     """Serves the calls of VllmEngine. Where a request has no limit, `completions` have the
-    context's.
+    context's. `cache_feed` is None if nobody is told what the prefix cache has.
     """
 
     completions: Completions
     facts: ServerFacts
+    cache_feed: CacheFeed | None
 
     async def generate(
         self, request: pb.GenerateRequest, context: Context
@@ -122,6 +127,17 @@ class VllmEngine:
         return pb.GetLoadsResponse(
             timestamp=now.isoformat(), version=own_version(), dp_rank_count=1, loads=[ours]
         )
+
+    async def subscribe_kv_events(
+        self, request: kv_events_pb2.SubscribeKvEventsRequest, context: Context
+    ) -> AsyncGenerator[kv_events_pb2.KvEventBatch]:
+        """What the prefix cache has, and each change of it."""
+        adapters = [name for name, _ in self.facts.adapters]
+        after = request.start_sequence_number
+        batches = subscription(self.cache_feed, adapters, after, context)
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
 
 
 def completion_of(request: pb.GenerateRequest, context: int | None = None) -> dict[str, object]:

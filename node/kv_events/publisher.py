@@ -27,7 +27,7 @@ import zmq
 import zmq.asyncio
 
 from discovery.address import format_address
-from engine.cache_events import CacheEvent, Medium
+from engine.cache_events import CacheEvent
 from node.kv_events.encoding import RANK, EventEncoder
 from node.kv_events.settings import FILE, FLAG, PORT, TCP, KvEventsConfig, is_bound
 
@@ -87,8 +87,7 @@ class KvEventPublisher:
 
     def publish(self, events: Sequence[CacheEvent]) -> None:
         """Publish one batch. It never waits: a subscriber that is too slow loses batches."""
-        if not self.config.lower_tiers:
-            events = [one for one in events if one.medium is Medium.KV_MEMORY]
+        events = self.config.told(events)
         if not events:
             return
         batch, number = self.encoder.encode(self.clock(), events), self._published

@@ -1,9 +1,12 @@
 """The setting --kv-events-config: JSON with vLLM's keys."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from engine.cache_events import CacheEvent, Medium
 
 FLAG = "--kv-events-config"
 TCP, FILE = "tcp://", "ipc://"
@@ -44,6 +47,12 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def on(self) -> bool:
         """Whether anything is published."""
         return self.enable_kv_cache_events and self.publisher == "zmq"
+
+    def told(self, events: Sequence[CacheEvent]) -> Sequence[CacheEvent]:
+        """Those that subscribers are told of."""
+        if self.lower_tiers:
+            return events
+        return [one for one in events if one.medium is Medium.KV_MEMORY]
 
     def refuse_to_share(self, nodes: int) -> None:
         """Raises ValueError if so many nodes of one machine cannot all have these settings."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +14,11 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from api.grpc.protos import control_pb2, inference_pb2, vllm_engine_pb2
+from api.grpc.protos import control_pb2, inference_pb2, kv_events_pb2, vllm_engine_pb2
 from tests.e2e.cluster import MODEL, MOVED, Running, gone, running, tokens_of
 from tests.fakes.driver import prompt
 
-ANSWER = 10
+ANSWER, BLOCK = 10, 16
 PROMPTS = [prompt(length) for length in (1, 16, 33, 70)]
 HELD = {"do_remote_decode": True, "do_remote_prefill": False}
 HELD_JSON = '{"do_remote_decode":true,"do_remote_prefill":false}'
@@ -165,6 +165,41 @@ async def test_a_node_that_stops_says_so_and_ends_its_calls_first(tiny: Path) ->
         os.kill(cluster.door("decode-0"), signal.SIGTERM)
         assert (await anext(states)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert (await last_of(call)).outputs.finish_info.num_output_tokens == 150
+
+
+async def test_a_router_is_told_what_both_nodes_have_cached(tiny: Path) -> None:
+    """Prefill computes a prompt, and decode fetches it: both have its blocks, by one name."""
+    events = '{"enable_kv_cache_events": true, "endpoint": "tcp://127.0.0.1:*"}'
+    asked = PROMPTS[-1]
+    async with (
+        channels(tiny, kv_events_config=events) as (_, prefill, decode),
+        asyncio.timeout(60),
+    ):
+        nodes = prefill, decode
+        early = [subscribed(node) for node in nodes]
+        assert [(await anext(call)).snapshot.blocks for call in early] == [0, 0]
+        await by_vllm_engine(prefill, decode, asked)
+        live = [await blocks_of(asked, call) for call in early]
+        late = [await blocks_of(asked, subscribed(node)) for node in nodes]
+    assert len(live[0]) == len(asked) // BLOCK
+    assert live[0] == live[1] == late[0] == late[1]
+
+
+def subscribed(node: grpc.aio.Channel) -> AsyncIterator[kv_events_pb2.KvEventBatch]:
+    path, kind = "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents", kv_events_pb2.KvEventBatch
+    return aiter(stream(node, path, kv_events_pb2.SubscribeKvEventsRequest(), kind))
+
+
+async def blocks_of(
+    tokens: Sequence[int], batches: AsyncIterator[kv_events_pb2.KvEventBatch]
+) -> list[int]:
+    """The hashes of a prompt's blocks, once all are heard of."""
+    wanted = [tuple(tokens[at : at + BLOCK]) for at in range(0, len(tokens) - BLOCK + 1, BLOCK)]
+    heard = dict[tuple[int, ...], int]()
+    while not heard.keys() >= set(wanted):
+        for event in (await anext(batches)).events:
+            heard |= {tuple(one.token_ids): one.block_hash for one in event.stored.blocks}
+    return [heard[one] for one in wanted]
 
 
 def endless(name: str, tokens: int = 400) -> inference_pb2.GenerateRequest:

@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from api.defaults import Defaults
 from api.endpoints import TextEndpoints
 from api.generator import Generator, Leg
+from api.grpc.cache_feed import CacheFeed
 from api.grpc.calls import Completions, RunningCalls
 from api.grpc.facts import ServerFacts
 from api.grpc.protos import inference_pb2, vllm_engine_pb2
@@ -115,7 +116,10 @@ Decline = Callable[[Leg], Awaitable[None]]
 
 @asynccontextmanager
 async def serving(
-    door: Generator, model: ServedModel | None = None, facts: ServerFacts = FACTS
+    door: Generator,
+    model: ServedModel | None = None,
+    facts: ServerFacts = FACTS,
+    cache_feed: CacheFeed | None = None,
 ) -> AsyncGenerator[Caller]:
     """A node's gRPC server, as it is until the context is left."""
     server, running, declined = GrpcServer.listen("127.0.0.1:0"), RunningCalls(), list[Leg]()
@@ -131,7 +135,7 @@ async def serving(
         Completions(TextEndpoints(door, each, legs.of_text), give_up, running)
         for each in (one, unlimited)
     )
-    await server.start(facts, ours, theirs)
+    await server.start(facts, ours, theirs, cache_feed)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             yield Caller(channel, server, running, declined)
