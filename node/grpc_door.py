@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from api.served import ServedModel
+from api.text_files import TextParcel
 from discovery.address import format_address
 from engine.cache_events import CacheEvent
 from node.config import NodeConfig
@@ -31,6 +32,7 @@ class GrpcDoor(Protocol):
         served: ServedModel,
         legs: LegFinder,
         kv_event_sources: Mapping[str, Mapping[str, object]],
+        parcel: TextParcel | None,
     ) -> None:
         """Serve calls from now on."""
 

@@ -15,8 +15,10 @@ from api.grpc.cache_feed import CacheFeed
 from api.grpc.calls import Completions, RunningCalls
 from api.grpc.facts import ServerFacts
 from api.grpc.server import GrpcServer
+from api.grpc.tokenizer_archive import TokenizerArchive
 from api.hub import fetched, local_folder
 from api.served import ServedModel
+from api.text_files import TextParcel
 from api.wire import UNREADABLE
 from discovery.registration import Role
 from engine.cache_events import CacheEvent
@@ -68,6 +70,7 @@ class GrpcNode:
         served: ServedModel,
         legs: LegFinder,
         kv_event_sources: Mapping[str, Mapping[str, object]],
+        parcel: TextParcel | None,
     ) -> None:
         """Two kinds of call: for those of VllmEngine, the router knows the model's defaults."""
         running = RunningCalls()
@@ -79,7 +82,8 @@ class GrpcNode:
             Completions(TextEndpoints(engine, one, legs.of_text), give_up, running)
             for one in (served, unlimited)
         )
-        await self.server.start(facts, ours, theirs, self.cache_feed)
+        archive = TokenizerArchive(parcel)
+        await self.server.start(facts, ours, theirs, archive, self.cache_feed)
 
     async def run(self) -> None:
         """Once a second."""

@@ -128,7 +128,8 @@ class _Node:
         served, legs = self._served(), LegFinder(self.identity.registration.zmq_address)
         server = NodeServer(uvicorn_config(self._app(controller, served, legs), limiter))
         grpc, sources = self.grpc, self.kv_events.sources
-        await grpc.start(self.engine, self.identity, served, legs, sources)
+        facts = self.engine, self.identity, served, legs, sources, self.text.parcel
+        await grpc.start(*facts)
         async with asyncio.TaskGroup() as tasks:
             services = self.engine, announcer, controller, limiter, self.kv_events, grpc
             parts = [tasks.create_task(service.run()) for service in services]

@@ -20,6 +20,7 @@ from api.grpc.health import NOT_SERVING, SERVING, Health
 from api.grpc.inference import Inference
 from api.grpc.mistakes import guarded_call, guarded_stream, hide_clients_that_left
 from api.grpc.protos import control_pb2, inference_pb2, vllm_engine_pb2
+from api.grpc.tokenizer_archive import TokenizerArchive
 from api.grpc.vllm_engine import VllmEngine
 
 MOST_CALLS = 4_096
@@ -68,13 +69,14 @@ class GrpcServer:
         facts: ServerFacts,
         with_defaults: Completions,
         without_defaults: Completions,
+        tokenizer: TokenizerArchive,
         cache_feed: CacheFeed | None = None,
     ) -> None:
         """Serve. The model's own sampling defaults apply to vllm.Inference, as with vLLM."""
         services = (
             (INFERENCE, Inference(with_defaults)),
             (CONTROL, Control(facts, with_defaults.running)),
-            (VLLM_ENGINE, VllmEngine(without_defaults, facts, cache_feed)),
+            (VLLM_ENGINE, VllmEngine(without_defaults, facts, tokenizer, cache_feed)),
         )
         server, self._facts, self._running = self._server, facts, with_defaults.running
         server.add_generic_rpc_handlers([_handlers(*service) for service in services])

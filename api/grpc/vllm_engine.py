@@ -6,33 +6,27 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import grpc
 import msgspec
 from msgspec import UNSET
 
 from api.answering import Answer
 from api.choices import TextPiece, join_pieces
-from api.errors import BadRequest
 from api.grpc.cache_feed import CacheFeed
-from api.grpc.calls import (
-    CallAborted,
-    Completions,
-    Context,
-    RequestForm,
-    copy_ids,
-    refuse_unknown,
-    without_zeros,
-)
+from api.grpc.calls import CallAborted, Completions, Context
 from api.grpc.facts import ServerFacts
 from api.grpc.kv_events import subscription
-from api.grpc.protos import kv_events_pb2
+from api.grpc.protos import kv_events_pb2, tokenizer_pb2
 from api.grpc.protos import vllm_engine_pb2 as pb
+from api.grpc.tokenizer_archive import NoTokenizer, TokenizerArchive
+from api.grpc.vllm_requests import FORM
 from api.usage import params_of
 from api.version import own_version
-from api.wire import UNREADABLE
 from engine.request import Logprobs
 
 SERVER_TYPE, CONNECTOR = "vllm-grpc", "NixlConnector"
 """vLLM's names: by the second SMG knows how KV is handed over, whatever moves it here."""
+CHUNK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +37,7 @@ class VllmEngine:
 
     completions: Completions
     facts: ServerFacts
+    tokenizer: TokenizerArchive
     cache_feed: CacheFeed | None
 
     async def generate(
@@ -128,6 +123,22 @@ class VllmEngine:
             timestamp=now.isoformat(), version=own_version(), dp_rank_count=1, loads=[ours]
         )
 
+    async def get_tokenizer(
+        self, _request: tokenizer_pb2.GetTokenizerRequest, context: Context
+    ) -> AsyncGenerator[tokenizer_pb2.GetTokenizerChunk]:
+        """The tokenizer's files, in a zip archive."""
+        try:
+            archive = await self.tokenizer.get()
+        except NoTokenizer as refusal:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(refusal))
+        size = len(archive.data)
+        for begin in range(0, size, CHUNK):
+            data = archive.data[begin : begin + CHUNK]
+            last = begin + CHUNK >= size
+            yield tokenizer_pb2.GetTokenizerChunk(
+                data=data, sha256=archive.digest if last else ""
+            )
+
     async def subscribe_kv_events(
         self, request: kv_events_pb2.SubscribeKvEventsRequest, context: Context
     ) -> AsyncGenerator[kv_events_pb2.KvEventBatch]:
@@ -138,87 +149,6 @@ class VllmEngine:
         async with aclosing(batches):
             async for batch in batches:
                 yield batch
-
-
-def completion_of(request: pb.GenerateRequest, context: int | None = None) -> dict[str, object]:
-    """See RequestForm."""
-    for name in ("mm_inputs", "media_refs", "extra_mm_inputs"):
-        if getattr(request, name):
-            raise BadRequest(f"{name}: this server reads text only", name)
-    if request.kv_transfer_params and not request.kv_transfer_params_json:
-        name = "kv_transfer_params"
-        raise BadRequest(f"{name}: use kv_transfer_params_json", name)
-    asked = request.sampling_params
-    refuse_unknown("sampling_params", asked)
-    body = without_zeros(
-        {
-            "request_id": request.request_id,
-            "kv_transfer_params": _params(request),
-            "n": asked.n,
-            "top_p": asked.top_p,
-            "top_k": asked.top_k,
-            "min_p": asked.min_p,
-            "frequency_penalty": asked.frequency_penalty,
-            "presence_penalty": asked.presence_penalty,
-            "repetition_penalty": asked.repetition_penalty,
-            "min_tokens": asked.min_tokens,
-            "stop": list(asked.stop),
-            "stop_token_ids": list(asked.stop_token_ids),
-            "ignore_eos": asked.ignore_eos,
-            "include_stop_str_in_output": asked.include_stop_str_in_output,
-            "logit_bias": {str(token): bias for token, bias in asked.logit_bias.items()},
-            "structured_outputs": _constraint(asked),
-        }
-    )
-    body["skip_special_tokens"] = asked.skip_special_tokens
-    body["return_token_ids"] = True  # and no text: no tokenizer is needed
-    for name in (
-        *("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed"),
-        "truncate_prompt_tokens",
-    ):
-        if asked.HasField(name):
-            body[name] = getattr(asked, name)
-    if not request.HasField("tokenized"):
-        return {**body, "prompt": request.text}
-    truncates = asked.HasField("truncate_prompt_tokens")
-    ids = copy_ids(request.tokenized.input_ids, context, truncates=truncates)
-    return {**body, "prompt": ids}
-
-
-def _params(request: pb.GenerateRequest) -> dict[str, object] | None:
-    if not request.kv_transfer_params_json:
-        return None
-    try:
-        read: dict[str, object] = msgspec.json.decode(
-            request.kv_transfer_params_json, type=dict[str, object]
-        )
-    except UNREADABLE as error:
-        told = f"kv_transfer_params_json is no JSON object: {error}"
-        raise BadRequest(told, "kv_transfer_params_json") from error
-    return read
-
-
-def _kv_named_by(request: pb.GenerateRequest) -> dict[str, object]:
-    """Of the body of a request that has none: what names KV."""
-    named = {"request_id": request.request_id, "n": request.sampling_params.n}
-    try:
-        return {**named, "kv_transfer_params": _params(request)}
-    except BadRequest:
-        return {}
-
-
-FORM: RequestForm[pb.GenerateRequest] = RequestForm(
-    lambda one: one.request_id, completion_of, _kv_named_by
-)
-
-
-def _constraint(asked: pb.SamplingParams) -> dict[str, object] | None:
-    kind = asked.WhichOneof("constraint")
-    if kind is None:
-        return None
-    if kind == "choice":
-        return {"choice": list(asked.choice.choices)}
-    return {"json" if kind == "json_schema" else kind: getattr(asked, kind)}
 
 
 class _Writer:

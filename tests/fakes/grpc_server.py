@@ -18,7 +18,9 @@ from api.grpc.calls import Completions, RunningCalls
 from api.grpc.facts import ServerFacts
 from api.grpc.protos import inference_pb2, vllm_engine_pb2
 from api.grpc.server import CONTROL, INFERENCE, VLLM_ENGINE, GrpcServer
+from api.grpc.tokenizer_archive import TokenizerArchive
 from api.served import ServedModel
+from api.text_files import TextParcel
 from engine.api import EngineLoad
 from node.legs import LegFinder
 from node.refused_legs import RefusedLegs
@@ -120,6 +122,7 @@ async def serving(
     model: ServedModel | None = None,
     facts: ServerFacts = FACTS,
     cache_feed: CacheFeed | None = None,
+    parcel: TextParcel | None = None,
 ) -> AsyncGenerator[Caller]:
     """A node's gRPC server, as it is until the context is left."""
     server, running, declined = GrpcServer.listen("127.0.0.1:0"), RunningCalls(), list[Leg]()
@@ -135,7 +138,7 @@ async def serving(
         Completions(TextEndpoints(door, each, legs.of_text), give_up, running)
         for each in (one, unlimited)
     )
-    await server.start(facts, ours, theirs, cache_feed)
+    await server.start(facts, ours, theirs, TokenizerArchive(parcel), cache_feed)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             yield Caller(channel, server, running, declined)

@@ -1,5 +1,7 @@
 """Whether a node listens for gRPC, and why it cannot."""
 
+import asyncio
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -50,7 +52,8 @@ async def test_subscribers_are_told_of_lower_tiers_unless_they_want_less(
     batches = door.cache_feed.subscribe(0)
     assert len((await anext(batches)).events) == 1 + lower_tiers
     await door.close()
-    assert await anext(batches, None) is None
+    async with asyncio.timeout(10):
+        assert await anext(batches, None) is None
 
 
 async def test_unless_events_are_asked_for_none_are_kept() -> None:

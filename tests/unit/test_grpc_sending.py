@@ -19,6 +19,7 @@ from api.grpc.calls import Completions, Context, RunningCalls
 from api.grpc.inference import Inference
 from api.grpc.protos import inference_pb2 as pb
 from api.grpc.protos import vllm_engine_pb2
+from api.grpc.tokenizer_archive import TokenizerArchive
 from api.grpc.vllm_engine import VllmEngine
 from engine.request import Request
 from tests.fakes.grpc_server import (
@@ -107,7 +108,9 @@ async def test_who_leaves_while_a_reply_is_sent_leaves_nothing_open(*, aborted: 
 async def test_nor_does_who_leaves_vllm_engine() -> None:
     door, running = Waiting(), RunningCalls()
     request = vllm_engine_pb2.GenerateRequest(text="the cat", stream=True)
-    replies = VllmEngine(completions_of(door, running), FACTS).generate(request, NOT_CALLED)
+    completions = completions_of(door, running)
+    engine = VllmEngine(completions, FACTS, TokenizerArchive(None), None)
+    replies = engine.generate(request, NOT_CALLED)
     await anext(replies)
     await replies.aclose()
     assert door.open == len(running) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from api.generator import Event, PromptEvent, TicketEvent, TokenEvent
 from api.grpc.protos import vllm_engine_pb2 as pb
-from api.grpc.vllm_engine import completion_of
+from api.grpc.vllm_requests import completion_of
 from engine.request import FinishReason, Grammar, Logprob
 from kv_transfer.ticket import HOLD, KvTicket, to_params
 from tests.fakes.grpc_server import CONTEXT, NEWER, fields_of, refusal, serving
