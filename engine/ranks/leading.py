@@ -49,6 +49,11 @@ class LeadingHeadRunner:
     ours: HeadRunner
     followers: FollowerLinks
 
+    @property
+    def draws(self) -> bool:
+        """See HeadRunner."""
+        return self.ours.draws
+
     def run(self, plan: Plan, rows: Sequence[range], hidden: Tensor | None) -> ForwardOutput:
         """See HeadRunner."""
         self.followers.broadcast(RunHead.of(plan, rows, again=hidden is None))

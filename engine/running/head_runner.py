@@ -17,6 +17,10 @@ from engine.running.warming import row_counts
 class HeadRunner(Protocol):
     """Runs passes of a draft head, each over hidden states of a pass before it."""
 
+    @property
+    def draws(self) -> bool:
+        """Whether it draws tokens as a plan's `sampling` says."""
+
     def run(self, plan: Plan, rows: Seq[range], hidden: Tensor | None) -> ForwardOutput:
         """Launch one pass. Its tokens are those behind the states in these `rows` of `hidden`,
         the output of the model's last pass; None: of the head's own last pass.
@@ -41,6 +45,11 @@ class OwnHeadRunner:
         if self.inputs is not None:
             for count in row_counts(len(self.inputs.rows)):
                 self.head.take_in(self.inputs.rows[:count], own=False)
+
+    @property
+    def draws(self) -> bool:
+        """See HeadRunner."""
+        return self.runner.device_sampler is not None
 
     def run(self, plan: Plan, rows: Seq[range], hidden: Tensor | None) -> ForwardOutput:
         """See HeadRunner."""

@@ -9,7 +9,7 @@ draft, as far as one batch reaches.
 A draft is sampled as the model's own tokens are: with the request's settings, its grammar, and
 the noise of its position. Noise depends on nothing else (docs/decisions/0005), so both models
 get the same, and the draft at a position is right about as often as their distributions agree.
-The verification compares tokens alone.
+The verification compares tokens alone. By a device, see also engine/stepping/chained_drafts.py.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,12 +22,18 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.attention.paged import Span
-from engine.attention.plan import Plan
+from engine.attention.plan import Plan, SamplingPlan
 from engine.models.draft_head import IMPOSSIBLE
-from engine.running.runner import Runner
+from engine.running.runner import ForwardOutput, PendingTokens, Runner
 from engine.sampling.sampler import Sampler, SamplerRow
 from engine.scheduling.drafting import Pace, draft_in_turn
 from engine.scheduling.sequence import Sequence
+from engine.stepping.chained_drafts import (
+    DrawnRows,
+    can_be_chained,
+    draft_chained,
+    draws_behind,
+)
 
 FIRST_LENGTH = 4
 UNKNOWN = 0
@@ -98,7 +104,18 @@ class ModelDrafter:
     @torch.inference_mode()
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:
         """See Drafter. Sequences that are not computed to their end yet get no drafts."""
-        drafts = draft_in_turn(self._catch_up(list(granted)), granted, self._run_behind)
+        pieces = self._missing(list(granted))
+        ended = [piece.seq for piece in pieces if piece.drafted is not None]
+        if self._can_chain(ended):
+            ran = self._run(pieces, draws_behind(ended))
+            assert ran.pending is not None, "a runner that draws"
+            self._note_all(pieces)
+            rows = {seq: row for row, seq in enumerate(ended)}
+            drafts = draft_chained(DrawnRows(rows, ran.pending), granted, self._launch)
+        else:
+            drawn = self._drawn(pieces, self._run(pieces))
+            self._note_all(pieces)
+            drafts = draft_in_turn(drawn, granted, self._run_behind)
         for seq, tokens in drafts.items():
             self._record(seq).ahead = tokens[:-1]
         return drafts
@@ -123,10 +140,15 @@ class ModelDrafter:
             record.noted = max(record.noted, index)
             record.computed = index * self.block_size
 
-    def _catch_up(self, seqs: Seq[Sequence]) -> dict[Sequence, int]:
-        """Compute what is missing of the sequences, those that miss least first, in one batch.
+    def _can_chain(self, seqs: Seq[Sequence]) -> bool:
+        """Whether the runner draws their drafts, of which the model has every one."""
+        draws = self.runner.device_sampler is not None
+        known = self.vocabulary <= self.sampler.vocabulary
+        return bool(seqs) and draws and known and can_be_chained(seqs)
 
-        Returns the first draft of each that was computed to its end.
+    def _missing(self, seqs: Seq[Sequence]) -> list[_Piece]:
+        """What is missing of the sequences, of those that miss least first, in one batch. A
+        token is drawn behind each that is computed to its end.
         """
         pieces, spare, missing = list[_Piece](), self.most_tokens, dict[Sequence, int]()
         for seq in seqs:
@@ -141,38 +163,54 @@ class ModelDrafter:
             spare -= length
             if not spare:
                 break
-        drawn = self._run(pieces)
-        for piece in pieces:
-            self._note(piece.seq, piece.start + len(piece.tokens))
-        return drawn
+        return sorted(pieces, key=_is_chunk)
 
     def _run_behind(self, drafts: Mapping[Sequence, Seq[int]]) -> dict[Sequence, int]:
         """Draw one more token behind these drafts."""
-        return self._run(
-            [
-                _Piece(seq, len(seq.tokens) + len(drafted) - 1, drafted[-1:], drafted)
-                for seq, drafted in drafts.items()
-            ]
-        )
+        pieces = [
+            _Piece(seq, len(seq.tokens) + len(drafted) - 1, drafted[-1:], drafted)
+            for seq, drafted in drafts.items()
+        ]
+        return self._drawn(pieces, self._run(pieces))
 
-    def _run(self, pieces: Seq[_Piece]) -> dict[Sequence, int]:
-        """Run one batch; returns the tokens that were drawn."""
-        if not pieces:
-            return {}
-        pieces = sorted(pieces, key=_is_chunk)
-        tokens, picks, drawing = list[int](), list[int](), list[SamplerRow]()
+    def _launch(
+        self, seqs: Seq[Sequence], drafted: int, sources: Seq[int], drawing: SamplingPlan
+    ) -> PendingTokens:
+        """See Launch."""
+        pieces = [_Piece(seq, len(seq.tokens) + drafted - 1, [UNKNOWN], ()) for seq in seqs]
+        pending = self._run(pieces, drawing, sources).pending
+        assert pending is not None, "a runner that draws"
+        return pending
+
+    def _run(
+        self,
+        pieces: Seq[_Piece],
+        drawing: SamplingPlan | None = None,
+        sources: Seq[int] = (),
+    ) -> ForwardOutput:
+        """Run one batch: single tokens, then chunks."""
+        tokens, picks = list[int](), list[int]()
         for seq, start, some, drafted in pieces:
             self._forget(seq, start, len(some))
             tokens += [one if one < self.vocabulary else UNKNOWN for one in some]
             if drafted is not None:
                 picks.append(len(tokens) - 1)
-                drawing.append(SamplerRow(seq, tuple(drafted)))
         spans = [Span(piece.start, len(piece.tokens), piece.seq.blocks) for piece in pieces]
         singles = sum(span.length == 1 for span in spans)
-        ran = self.runner.run(Plan(tokens, spans[:singles], spans[singles:], picks))
+        return self.runner.run(
+            Plan(tokens, spans[:singles], spans[singles:], picks, drawing, sources)
+        )
+
+    def _drawn(self, pieces: Seq[_Piece], ran: ForwardOutput) -> dict[Sequence, int]:
+        """The tokens that the host draws behind a batch."""
         if ran.logits is None:
             ran.hidden[-1, 0].item()  # wait for the device, before the next batch is staged
             return {}
+        drawing = [
+            SamplerRow(piece.seq, tuple(piece.drafted))
+            for piece in pieces
+            if piece.drafted is not None
+        ]
         logits = self._of_vocabulary(ran.logits)
         drawn = self.sampler.sample(logits, drawing, logprobs=False).tokens
         return {row.seq: token for row, token in zip(drawing, drawn, strict=True)}
@@ -189,6 +227,10 @@ class ModelDrafter:
         size = self.block_size
         for block in seq.blocks[start // size : -(-(start + length) // size)]:
             self._keys.pop(block, None)
+
+    def _note_all(self, pieces: Iterable[_Piece]) -> None:
+        for piece in pieces:
+            self._note(piece.seq, piece.start + len(piece.tokens))
 
     def _note(self, seq: Sequence, computed: int) -> None:
         """Remember the whole blocks up to `computed`, for sequences that will share them."""

@@ -10,7 +10,8 @@ The head's KV at the last place of a block depends on the token behind the block
 share a block may go on differently: the head then reads another's token there. That may cost an
 accepted draft, and no token is changed by it.
 
-How drafts are sampled, see engine/stepping/draft_model.py.
+How drafts are sampled, see engine/stepping/draft_model.py; by a device, also
+engine/stepping/chained_drafts.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,15 +23,22 @@ import torch
 from torch import Tensor
 
 from engine.attention.paged import Span
-from engine.attention.plan import Plan
+from engine.attention.plan import Plan, SamplingPlan
 from engine.running.head_runner import HeadRunner
-from engine.running.runner import ForwardOutput
+from engine.running.runner import ForwardOutput, PendingTokens
 from engine.sampling.sampler import Sampler, SamplerRow
 from engine.scheduling.chunk import Chunk
 from engine.scheduling.drafting import Pace, draft_in_turn
 from engine.scheduling.sequence import Sequence
+from engine.stepping.chained_drafts import (
+    DrawnRows,
+    can_be_chained,
+    draft_chained,
+    draws_behind,
+)
 
 FIRST_LENGTH = 1  # the head was taught to predict one token
+UNREAD = 0  # in place of a token that the device knows
 
 
 class RanChunk(NamedTuple):
@@ -120,6 +128,9 @@ class HeadDrafter:
     def draft(self, granted: Mapping[Sequence, int]) -> Mapping[Sequence, Seq[int]]:
         """See Drafter."""
         self.save_blocks()
+        if self._ran is not None and self._ran.pending is not None:
+            places = {seq: at for at, seq in enumerate(self._drawing)}
+            return draft_chained(DrawnRows(places, self._ran.pending), granted, self._launch)
         return draft_in_turn(self._draw(dict.fromkeys(granted, ())), granted, self._run_behind)
 
     def record_acceptance(self, seq: Sequence, drafted: int, accepted: int) -> None:
@@ -151,8 +162,29 @@ class HeadDrafter:
         self._run(pieces, None)
         return self._draw(drafts)
 
-    def _run(self, pieces: Iterable[_Piece], hidden: Tensor | None) -> None:
-        """Run one pass behind the model's, or behind the head's own."""
+    def _launch(
+        self, seqs: Seq[Sequence], drafted: int, sources: Seq[int], drawing: SamplingPlan
+    ) -> PendingTokens:
+        """See Launch."""
+        pieces = list[_Piece]()
+        for seq in seqs:
+            row, start = self._drawing[seq], len(seq.tokens) - 2 + drafted
+            pieces.append(_Piece(seq, start, [UNREAD], seq.blocks, range(row, row + 1)))
+        self._run(pieces, None, sources, drawing)
+        assert self._ran is not None
+        assert self._ran.pending is not None, "as the pass before it drew, this one does"
+        return self._ran.pending
+
+    def _run(
+        self,
+        pieces: Iterable[_Piece],
+        hidden: Tensor | None,
+        sources: Seq[int] = (),
+        drawing: SamplingPlan | None = None,
+    ) -> None:
+        """Run one pass behind the model's, whose tokens the runner draws if it can, or behind
+        the head's own.
+        """
         pieces = sorted(pieces, key=_is_chunk)
         tokens, picks, self._drawing = list[int](), list[int](), {}
         for piece in pieces:
@@ -162,7 +194,9 @@ class HeadDrafter:
                 picks.append(len(tokens) - 1)
         spans = [Span(one.start, len(one.tokens), one.blocks) for one in pieces]
         singles = sum(span.length == 1 for span in spans)
-        plan = Plan(tokens, spans[:singles], spans[singles:], picks)
+        if picks and hidden is not None and self.runner.draws and can_be_chained(self._drawing):
+            drawing = draws_behind(self._drawing)
+        plan = Plan(tokens, spans[:singles], spans[singles:], picks, drawing, sources)
         self._ran = self.runner.run(plan, [one.rows for one in pieces], hidden)
 
     def _draw(self, drafts: Mapping[Sequence, Seq[int]]) -> dict[Sequence, int]:

@@ -8,7 +8,7 @@ import torch
 
 from engine.attention.plan import LogprobRequest, RowSampling, SamplingPlan
 from engine.kernels.token_logprobs import logprobs_views
-from engine.request import LARGEST_TEMPERATURE, Logprobs
+from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
 from engine.running.runner import PendingTokens
 from engine.sampling.changes import changes_of
 from engine.sampling.device_logprobs import unpack_logprobs
@@ -32,7 +32,7 @@ class PendingDraw(NamedTuple):
         """
         wanted = list(wanted)
         shaped = sampler.processed_rows((row, SamplerRow(rows[row].seq)) for row in wanted)
-        draws = [_numbers(row) for row in rows]
+        draws = [row_sampling(row.seq.request.sampling, row.start + 1) for row in rows]
         for one in shaped:
             draws[one.row] = draws[one.row]._replace(instead=one.processor.instead)
         asks = list(_asks(rows, wanted, sampler.vocabulary))
@@ -62,12 +62,12 @@ class PendingDraw(NamedTuple):
         return tokens, dict(zip((ask.row for ask in asks), told, strict=True))
 
 
-def _numbers(row: DecodeRow) -> RowSampling:
-    sampling = row.seq.request.sampling
+def row_sampling(sampling: Sampling, position: int) -> RowSampling:
+    """How the token at this position of a sequence is drawn."""
     temperature = min(sampling.temperature, LARGEST_TEMPERATURE)
     if temperature <= SMALLEST_TEMPERATURE:
         return RowSampling(0.0, 0, 1.0, 0.0, (0, 0))
-    key = noise_key(sampling.seed, sampling.sample_index, row.start + 1)
+    key = noise_key(sampling.seed, sampling.sample_index, position)
     return RowSampling(temperature, sampling.top_k, sampling.top_p, sampling.min_p, key)
 
 

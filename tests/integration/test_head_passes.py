@@ -31,6 +31,7 @@ class Watched:
 
     def __init__(self, runner: HeadRunner) -> None:
         self.runner, self.passes = runner, list[tuple[int, int]]()
+        self.draws = runner.draws
 
     def run(self, plan: Plan, rows: Sequence[range], hidden: Tensor | None) -> ForwardOutput:
         self.passes.append((len(plan.tokens), len(plan.picks)))
