@@ -6,13 +6,13 @@ import msgspec
 from msgspec import Meta
 
 VERSION = 1
-MOST_RANKS = 1024
+MOST_RANKS = 256  # of layouts that differ: the transfer thread lists the pieces of every rank
 MOST = 1 << 48  # limit of any count: products of several stay manageable integers
 
 Count = Annotated[int, Meta(ge=1, le=MOST)]
-Ranks = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
 Difference = tuple[str, object, object]
 """A field, its value on the other side, and its value here."""
+RANKS = "tensor_parallel_size"
 EQUAL = ("version", "dtype", "layers", "parts", "kv_heads", "head_dim")
 
 
@@ -28,7 +28,7 @@ class KvLayout(msgspec.Struct, frozen=True):
     block_size: Count
     kv_heads: Count
     block_bytes: tuple[Count, ...]
-    tensor_parallel_size: Ranks = 1
+    tensor_parallel_size: Count = 1
     layers: Count = 1
     parts: Count = 1
     head_dim: Count = 1
@@ -57,14 +57,18 @@ def can_pull(theirs: KvLayout, ours: KvLayout) -> str | None:
     if (found := difference(theirs, ours)) is None:
         return None
     name, there, here = found
-    return f"{name} is {there} there and {here} here"
+    why = f"{name} is {there} there and {here} here"
+    if name == RANKS and _have_many_ranks(theirs, ours):
+        why += f", and only equal layouts may have more than {MOST_RANKS} ranks"
+    return why
 
 
 def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     """The first field that prevents one layout from reading the other; None if they are
     compatible.
 
-    Block sizes fit if one divides the other; ranks fit if heads divide evenly among them.
+    Block sizes fit if one divides the other; ranks fit if heads divide evenly among them, and
+    there are at most MOST_RANKS.
     """
     if theirs == ours:
         return None
@@ -74,8 +78,9 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     small, large = sorted((theirs.block_size, ours.block_size))
     if large % small:
         return _told("block_size", theirs, ours)
-    if not (_shares_out(theirs) and _shares_out(ours)):
-        return _told("tensor_parallel_size", theirs, ours)
+    many = _have_many_ranks(theirs, ours)
+    if many or not (_shares_out(theirs) and _shares_out(ours)):
+        return _told(RANKS, theirs, ours)
     row = ours.row_bytes
     if not (row and _is_made_of(row, theirs) and _is_made_of(row, ours)):
         return _told("block_bytes", theirs, ours)
@@ -84,6 +89,10 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
 
 def _told(name: str, theirs: KvLayout, ours: KvLayout) -> Difference:
     return name, getattr(theirs, name), getattr(ours, name)
+
+
+def _have_many_ranks(theirs: KvLayout, ours: KvLayout) -> bool:
+    return max(theirs.tensor_parallel_size, ours.tensor_parallel_size) > MOST_RANKS
 
 
 def _shares_out(layout: KvLayout) -> bool:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from kv_transfer.api import Arrived, Sealed
 from kv_transfer.blocks.mapping import map_blocks
-from kv_transfer.layout import VERSION, KvLayout, can_pull
+from kv_transfer.layout import MOST, MOST_RANKS, VERSION, KvLayout, can_pull
 from kv_transfer.local.connector import LocalSink, LocalSource
+from kv_transfer.wire import Hello, decode_from_sink, encode
 from tests.fakes.sharded import Memory, layout
 
 AT = ("source", 1)
@@ -160,3 +161,28 @@ def test_not_more_pieces_are_read_at_once_than_can_be_named_in_time() -> None:
     assert len(way.pieces) == 8192
     runs = way.runs(range(10), range(5), 0)
     assert sum(run.count for run in runs) == 2
+
+
+@pytest.mark.parametrize(("ranks", "fits"), [(MOST_RANKS, True), (2 * MOST_RANKS, False)])
+def test_a_peer_of_very_many_ranks_fits_only_its_like(ranks: int, *, fits: bool) -> None:
+    """The transfer thread would list the pieces of each, for as long as leases last."""
+    ours = layout(16, heads=1)
+    row = sum(ours.block_bytes)
+    theirs = msgspec.structs.replace(
+        ours, tensor_parallel_size=ranks, block_bytes=(row,) * ranks
+    )
+    assert can_pull(theirs, theirs) is None
+    for one, two in ((theirs, ours), (ours, theirs)):
+        reason = can_pull(one, two)
+        assert (reason is None) is fits
+        assert fits or f"more than {MOST_RANKS} ranks" in str(reason)
+
+
+def test_a_claim_of_endlessly_many_ranks_is_read_and_refused_at_once() -> None:
+    """A message that cannot be read would be dropped, and its sender would never learn why."""
+    claim = msgspec.structs.replace(layout(16), tensor_parallel_size=MOST)
+    told = decode_from_sink(encode(Hello("same", claim)))
+    assert isinstance(told, Hello)
+    reason = can_pull(layout(16), told.layout)
+    assert reason is not None
+    assert reason.startswith("tensor_parallel_size is ")
