@@ -2,6 +2,10 @@
 
 import errno
 import socket
+from collections import Counter
+from dataclasses import dataclass, field
+
+MOST_FROM_ONE_ADDRESS = 256  # a node needs one for each port of another; a host has several
 
 KEEPALIVE = {  # the connections of a machine that is gone end after 90 s, not two hours
     "TCP_KEEPIDLE": 60,  # s
@@ -42,3 +46,31 @@ def prepare(connection: socket.socket) -> None:
     for name, value in KEEPALIVE.items():
         if (option := getattr(socket, name, None)) is not None:  # not every platform has it
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+@dataclass(slots=True)
+class AddressCounts:
+    """How many admitted connections there are from each address, at most `most`.
+
+    So a host that opens more and more takes file descriptors from itself, and not from others.
+    """
+
+    most: int = MOST_FROM_ONE_ADDRESS
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, address: str) -> bool:
+        """Count one more; False if there is no room for it."""
+        if self._counts[address] >= self.most:
+            return False
+        self._counts[address] += 1
+        return True
+
+    def remove(self, address: str) -> bool:
+        """Count one less; whether it was the last."""
+        self._counts[address] -= 1
+        if is_last := not self._counts[address]:
+            del self._counts[address]
+        return is_last
+
+    def __len__(self) -> int:
+        return len(self._counts)

@@ -1,10 +1,12 @@
 """The TCP mover's source side: serves our memory to peers that know the secret in our card.
 
 The secret comes first on a connection, and until it is right nothing else is read or kept: a
-stranger costs a file descriptor and 16 bytes, and the number of strangers is limited.
+stranger costs a file descriptor and 16 bytes, and the number of strangers is limited. So is
+that of known peers from one address: beyond it, a new connection is closed.
 """
 
 import ctypes
+import logging
 import secrets
 import select
 import socket
@@ -15,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-from kv_transfer.accepting import OutOfResources, accept
+from kv_transfer.accepting import AddressCounts, OutOfResources, accept
 from kv_transfer.movers.mover import Interest
 from kv_transfer.movers.spans import SlotLayout, SlotRuns, stretches
 from kv_transfer.movers.streams import send_views
@@ -31,18 +33,21 @@ MOST_STRANGERS = 1024  # beyond that, a new one replaces the oldest
 MOST_PIECES_ASKED = 1 << 20  # by one request: 96 layers of 96 heads, 56 slots of each
 MOST_ANSWERS = 1 << 16  # a guest that has more to read is not heard
 BOTH = select.POLLIN | select.POLLOUT
+CROWDED = "%s has %s connections to the KV memory here: more are closed"
+log = logging.getLogger(__name__)
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
 
 @dataclass(slots=True)
 class _SinkConnection:
-    """A sink's connection; a stranger's until it is `known`.
+    """A sink's connection; a stranger's until it is `known`, with the address that it has then.
 
     `unanswered`: `received` may have requests that wait until the guest has read more.
     """
 
     connection: socket.socket
     known: bool = False
+    address: str = ""
     received: bytearray = field(default_factory=bytearray)
     answers: deque[memoryview] = field(default_factory=deque)
     unanswered: bool = False
@@ -71,6 +76,10 @@ class RegionServer:
     _guests: dict[int, _SinkConnection] = field(default_factory=dict)
     # those of `_guests` that are not known
     _strangers: dict[int, _SinkConnection] = field(default_factory=dict)
+    _known_from: AddressCounts = field(default_factory=AddressCounts)
+    _crowded: set[str] = field(default_factory=set)  # addresses that were logged as such
+    _interests: dict[int, Interest] = field(default_factory=dict)  # of guests
+    _waiting: "select.poll" = field(default_factory=lambda: select.poll())
     _full: bool = False
 
     def __post_init__(self) -> None:
@@ -93,18 +102,15 @@ class RegionServer:
     @property
     def interests(self) -> Mapping[int, Interest]:
         """All sockets."""
-        found = dict[int, Interest]()
-        if not self._full:  # otherwise each poll tries to accept
-            found[self.listener.fileno()] = select.POLLIN
-        for guest in self._guests.values():
-            found[guest.connection.fileno()] = guest.interest
-        return found
+        if self._full:  # each poll tries to accept
+            return self._interests
+        return {self.listener.fileno(): select.POLLIN, **self._interests}
 
     def poll(self) -> None:
         """Accept and answer as far as the sockets allow."""
         self._accept()
-        for guest in list(self._guests.values()):
-            self._serve(guest)
+        for number, _ in self._waiting.poll(0):
+            self._serve(self._guests[number])
 
     def views(self, runs: SlotRuns, slots: SlotLayout | None) -> Iterator[memoryview]:
         """The memory of these runs, region by region; IndexError if one is out of range."""
@@ -133,6 +139,7 @@ class RegionServer:
         while connection := self._next():
             number, guest = connection.fileno(), _SinkConnection(connection)
             self._guests[number] = self._strangers[number] = guest
+            self._watch(guest)
             if len(self._strangers) > MOST_STRANGERS:
                 self._close(next(iter(self._strangers.values())))
 
@@ -149,8 +156,16 @@ class RegionServer:
             send_views(guest.connection, guest.answers)
         except SENSELESS:
             alive = False
-        if not alive:
+        if alive:
+            self._watch(guest)
+        else:
             self._close(guest)
+
+    def _watch(self, guest: _SinkConnection) -> None:
+        number, interest = guest.connection.fileno(), guest.interest
+        if self._interests.get(number) != interest:
+            self._interests[number] = interest
+            self._waiting.register(number, interest)
 
     def _hear(self, guest: _SinkConnection) -> bool:
         """Take in what the guest sends; False if it has closed the connection."""
@@ -178,18 +193,31 @@ class RegionServer:
         return self.views(request.runs, request.slots)
 
     def _let_in(self, guest: _SinkConnection) -> None:
-        """Compare the secret; raises ConnectionError if it is wrong."""
+        """Compare the secret; raises ConnectionError if it is wrong, or there is no room."""
         if not secrets.compare_digest(bytes(guest.received), self.secret):
             raise ConnectionError("wrong secret")
-        guest.known = True
+        address = str(guest.connection.getpeername()[0])
+        if not self._known_from.add(address):
+            self._report_crowded(address)
+            raise ConnectionError("too many connections")
+        guest.known, guest.address = True, address
         guest.received.clear()
         del self._strangers[guest.connection.fileno()]
 
+    def _report_crowded(self, address: str) -> None:
+        """Once, until the address has no more connections: a peer may try without end."""
+        if address not in self._crowded:
+            self._crowded.add(address)
+            log.warning(CROWDED, address, self._known_from.most)
+
     def _close(self, guest: _SinkConnection) -> None:
         number = guest.connection.fileno()
+        self._waiting.unregister(number)
         guest.connection.close()
-        del self._guests[number]
+        del self._guests[number], self._interests[number]
         self._strangers.pop(number, None)
+        if guest.known and self._known_from.remove(guest.address):
+            self._crowded.discard(guest.address)
 
 
 def _whole(region: Region) -> memoryview:

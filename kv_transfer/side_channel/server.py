@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kv_transfer.accepting import OutOfResources, accept
+from kv_transfer.accepting import AddressCounts, OutOfResources, accept
 from kv_transfer.ledger.known_sinks import Peer
 from kv_transfer.side_channel.frames import (
     LARGEST_FRAME,
@@ -40,12 +40,14 @@ ITS_END = 0  # of events only the hang-up, which poll always reports
 class _SinkConnection:
     """A connection from a sink; its first message is its introduction, which is short.
 
-    `over`: it was turned away; it may read that, and is closed when the peer closes it.
+    `address`: where it came from, once it has a name. `over`: it was turned away; it may read
+    that, and is closed when the peer closes it.
     """
 
     connection: socket.socket
     since: float
     name: Peer | None = None
+    address: str = ""
     over: bool = False
     incoming: ReceiveBuffer = field(default_factory=lambda: ReceiveBuffer(LONGEST_SAID))
     outgoing: SendBuffer = field(default_factory=SendBuffer)
@@ -53,7 +55,10 @@ class _SinkConnection:
 
 @dataclass(slots=True)
 class SideChannelServer:
-    """Connections from sinks, by the names they give; a newer one takes over a name."""
+    """Connections from sinks, by the names they give; a newer one takes over a name.
+
+    Those with names are limited for each address that they come from.
+    """
 
     listener: socket.socket
     waiting: Poller
@@ -63,6 +68,7 @@ class SideChannelServer:
     _by_name: dict[Peer, _SinkConnection] = field(default_factory=dict)
     # those of `_guests` without a name
     _nameless: dict[int, _SinkConnection] = field(default_factory=dict)
+    _named_from: AddressCounts = field(default_factory=AddressCounts)
     _dismissed_at: float = 0.0
     _full: bool = False
 
@@ -163,11 +169,16 @@ class SideChannelServer:
             self._close(guest)
 
     def _introduce(self, guest: _SinkConnection, said: bytes) -> None:
-        guest.name = name = self.introductions.read(said, (self.host, self.port))
-        guest.incoming.largest = LARGEST_FRAME
-        del self._nameless[guest.connection.fileno()]
+        name = self.introductions.read(said, (self.host, self.port))
+        address = str(guest.connection.getpeername()[0])
         if before := self._by_name.get(name):
             self._close(before)
+        if not self._named_from.add(address):
+            most = self._named_from.most
+            raise NotIntroduced(f"{address} has {most} connections already", "crowded")
+        guest.name, guest.address = name, address
+        guest.incoming.largest = LARGEST_FRAME
+        del self._nameless[guest.connection.fileno()]
         self._by_name[name] = guest
 
     def _turn_away(self, guest: _SinkConnection, error: NotIntroduced) -> None:
@@ -195,7 +206,10 @@ class SideChannelServer:
         self.waiting.unwatch(guest.connection.fileno())
         self._nameless.pop(guest.connection.fileno(), None)
         guest.connection.close()
-        if guest.name is not None and self._by_name.get(guest.name) is guest:
+        if guest.name is None:
+            return
+        self._named_from.remove(guest.address)
+        if self._by_name.get(guest.name) is guest:
             del self._by_name[guest.name]
 
 

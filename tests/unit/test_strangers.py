@@ -11,6 +11,7 @@ from kv_transfer.side_channel.frames import BadFrames, framed
 from kv_transfer.side_channel.introduction import LONGEST_SAID
 from kv_transfer.side_channel.poller import Poller
 from kv_transfer.side_channel.server import INTRODUCTION_S, SideChannelServer
+from kv_transfer.wire import TurnedAway, decode_from_source
 from tests.fakes.reception import HERE, PATIENCE_S, heard, is_over, raw, until
 
 
@@ -57,6 +58,36 @@ def test_strangers_do_not_use_up_the_file_descriptors(
             assert heard(reception, 1) == [(b"sink", b"here")]
             until(reception, lambda: len(reception._by_name) == 3)
         assert not reception._nameless
+
+
+def test_an_address_has_only_so_many_names(reception: SideChannelServer) -> None:
+    """One that gives more and more names is told why, and those that it has may stay."""
+    reception._named_from.most = 2
+    with raw(reception, framed(b"a")), raw(reception, framed(b"b")) as second:
+        until(reception, lambda: len(reception._by_name) == 2)
+        with raw(reception, framed(b"c") + framed(b"unheard")) as third:
+            ((where, refused),) = heard(reception, 1)
+            assert (where, str(refused)) == (
+                HERE.encode(),
+                f"{HERE} has 2 connections already",
+            )
+            told = decode_from_source(third.recv(4096)[frames.LENGTH_BYTES :])
+            assert told == TurnedAway(str(refused))
+            assert sorted(reception._by_name) == [b"a", b"b"]
+        second.sendall(framed(b"here"))
+        assert heard(reception, 1) == [(b"b", b"here")]
+
+
+def test_a_name_that_comes_anew_is_not_counted_twice(reception: SideChannelServer) -> None:
+    """A sink's next connection may come before the end of its last one is noticed."""
+    reception._named_from.most = 1
+    with raw(reception, framed(b"a")) as first:
+        until(reception, lambda: bool(reception._by_name))
+        with raw(reception, framed(b"a") + framed(b"here")):
+            assert heard(reception, 1) == [(b"a", b"here")]
+            assert is_over(first)
+    until(reception, lambda: not reception._guests)
+    assert not reception._named_from
 
 
 def test_nobody_is_waited_for_who_begins_with_more_than_a_name(

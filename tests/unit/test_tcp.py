@@ -151,7 +151,7 @@ class Endless:
 
     def __init__(self, instead_of: socket.socket | None) -> None:
         assert instead_of is not None
-        instead_of.close()
+        self.instead_of = instead_of
         self.sent = self.received = 0
 
     def send(self, data: bytearray) -> int:
@@ -171,10 +171,10 @@ class Endless:
         raise BlockingIOError
 
     def fileno(self) -> int:
-        return -1
+        return self.instead_of.fileno()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        self.instead_of.close()
 
 
 def test_a_long_answer_is_sent_in_turns(source: TcpMover, sink: TcpMover) -> None:
@@ -182,8 +182,8 @@ def test_a_long_answer_is_sent_in_turns(source: TcpMover, sink: TcpMover) -> Non
     read(source, sink)
     (guest,) = source.serving._guests.values()
     guest.connection = fast = Endless(guest.connection)  # type: ignore[assignment]
-    source.serving._guests = {-1: guest}
     guest.answers.append(memoryview(bytearray(BLOCK * BLOCKS)))
+    source.serving._watch(guest)
     source.poll()
     assert 0 < fast.sent < BLOCK * BLOCKS
 

@@ -28,9 +28,10 @@ def serving() -> Iterator[RegionServer]:
     one.close()
 
 
-def coming(serving: RegionServer, says: bytes = b"") -> socket.socket:
+def coming(serving: RegionServer, says: bytes = b"", whence: str = HERE) -> socket.socket:
     """A connection that was taken in, and whose first words were heard."""
-    one = socket.create_connection(serving.listener.getsockname(), timeout=SOON_S)
+    here = serving.listener.getsockname()
+    one = socket.create_connection(here, SOON_S, source_address=(whence, 0))
     one.sendall(says)
     assert select.select([serving.listener], [], [], SOON_S)[0]
     serving.poll()
