@@ -4,9 +4,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-from quart import Blueprint, Response, g, request
+from quart import Blueprint, Quart, Response, g, request
 from werkzeug.exceptions import HTTPException
 
+from api.door.limiter import LARGEST_BODY
 from api.endpoints import (
     EVENTS,
     JSON,
@@ -55,6 +56,17 @@ NOT_COMPACTED = (
     'say truncation "auto"'
 )
 Pooling = Callable[[PoolingEndpoints, Body, str], Awaitable[PoolingResponse]]
+
+
+def http_app(name: str) -> Quart:
+    """An app without routes. How long a body may take is up to the server (DoorLimits).
+
+    Quart would wait by `wait_for`. Before Python 3.12 that loses the cancellation of a call
+    whose client leaves just as the body is complete, and the call would run to its end.
+    """
+    app = Quart(name)
+    app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY, BODY_TIMEOUT=None)
+    return app
 
 
 def openai_routes(

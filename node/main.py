@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import uvloop
-from quart import Quart
 
 from api.defaults import load_defaults
-from api.door.limiter import LARGEST_BODY, ConnectionLimiter, DoorLimits
-from api.routes import openai_routes
+from api.door.limiter import ConnectionLimiter, DoorLimits
+from api.routes import http_app, openai_routes
 from api.served import ServedModel
 from api.text.tokenizing import TextCodec, load_text_codec
 from api.text_files import TextParcel
@@ -194,9 +193,10 @@ class _Node:
     def _app(self, controller: RoleController, served: ServedModel, legs: LegFinder) -> Asgi:
         metrics = self._metrics()
         door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
-        app = Quart("pdserve-node")
-        app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
-        app.after_request(RefusedLegs(legs, self.engine.decline).give_up)
+        app = http_app("pdserve-node")
+        refused = RefusedLegs(legs, self.engine.decline)
+        app.after_request(refused.give_up)
+        app.teardown_request(refused.give_up_left)
         app.register_blueprint(door.blueprint())
         app.register_blueprint(OrderRoute.of(controller, self.config.cluster_key).blueprint())
         app.register_blueprint(self.text.blueprint())

@@ -1,8 +1,11 @@
-"""KV that was to be fetched by a call that is refused for good is given up at once.
+"""KV that was to be fetched by a call that no leg came of is given up at once.
 
-That is a call with a mistake in it, or for a model that is not here.
+That is a call that is refused for good, with a mistake in it or for a model that is not here,
+or whose client left before the engine had heard of it. Then nobody else knows the ticket, and
+the prefill node would keep the KV until its lease ends.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +46,10 @@ class _Body(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RefusedLegs:
-    """Looks at each refused call once more, of any endpoint; `decline` tells the engine."""
+    """Looks at such a call once more, of any endpoint; `decline` tells the engine.
+
+    The engine ignores that if a leg of the call has come meanwhile.
+    """
 
     legs: LegFinder
     decline: Callable[[Leg], Awaitable[None]]
@@ -52,17 +58,29 @@ class RefusedLegs:
         """To be called after each request; returns the response as it is."""
         status, is_endpoint = response.status_code, request.url_rule is not None
         if status == BAD_REQUEST or (status == NOT_FOUND and is_endpoint):
-            body = await request.get_data(as_text=False)
-            try:
-                read = msgspec.json.decode(body, type=_Body)
-            except UNREADABLE:
-                return response
-            await self._give_up(read, request.headers.get(REQUEST_ID))
+            await self._give_up_asked()
         return response
+
+    async def give_up_left(self, error: BaseException | None) -> None:
+        """To be called at the end of each request, with what ended it: a client's leaving
+        cancels it, unless its response has begun.
+        """
+        if isinstance(error, asyncio.CancelledError) and request.url_rule is not None:
+            await self._give_up_asked()
 
     async def give_up_of(self, body: Mapping[str, object]) -> None:
         """The same for a call that did not come by HTTP, and that this body would ask for."""
         await self._give_up(msgspec.convert(body, _Body), None)
+
+    async def _give_up_asked(self) -> None:
+        """What the body of this request asks for, as far as it has come."""
+        try:
+            async with asyncio.timeout(0):  # the rest of a body may never come
+                body = await request.get_data(as_text=False)
+            read = msgspec.json.decode(body, type=_Body)
+        except (TimeoutError, *UNREADABLE):
+            return
+        await self._give_up(read, request.headers.get(REQUEST_ID))
 
     async def _give_up(self, body: _Body, outer_id: str | None) -> None:
         for leg in self._legs(body, outer_id):

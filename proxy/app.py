@@ -10,12 +10,11 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Quart, Response, request
 
-from api.door.limiter import LARGEST_BODY
 from api.endpoints import REQUEST_ID, Endpoint, Headers, TextEndpoints
 from api.errors import ApiError, body_of
 from api.messages.errors import PATH as MESSAGES
 from api.refusals import VERSION, error_response, wants_anthropic_format
-from api.routes import GENERATE, openai_routes, token_routes
+from api.routes import GENERATE, http_app, openai_routes, token_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
 from proxy.admin.drain_lock import DrainLock
@@ -56,8 +55,7 @@ def create_app(
     clock: Callable[[], float] = time.monotonic,
 ) -> Quart:
     """Build the app; everything it needs is passed in, and owned by the caller."""
-    app = Quart("proxy")
-    app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
+    app = http_app("proxy")
     app.register_blueprint(
         openai_routes(door, models, embedder=GatedEmbedder(door, gate), gate=gate)
     )

@@ -10,7 +10,7 @@ import pytest
 from quart import Quart
 
 from api.generator import Leg
-from api.routes import openai_routes
+from api.routes import http_app, openai_routes
 from api.served import ServedModel
 from api.version import own_version
 from discovery.node import Node
@@ -109,7 +109,7 @@ async def test_a_prompt_to_be_pooled_that_comes_when_its_node_stops_is_sent_else
 
 
 def app_of(engine: EngineClient, grammars: GrammarChecker | None = None) -> Quart:
-    app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
+    app, here = http_app("node"), Registration(Role.DECODE, "h:1", "h:2")
     checker = grammars or GrammarChecker()
     door = NodeRoutes(engine, NodeMetrics(), lambda: here, LegFinder("h:2"), checker)
     app.register_blueprint(door.blueprint())

@@ -1,5 +1,7 @@
 """A decode leg that its node refuses leaves no KV at the prefill node."""
 
+import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +10,7 @@ from quart import Quart
 
 from api.generator import Leg
 from api.routes import openai_routes
+from engine.grammars.checking import GrammarChecker
 from engine.request import Request, Sampling
 from kv_transfer.api import Outcome
 from kv_transfer.ticket import Driven, KvTicket, to_params
@@ -38,18 +41,22 @@ ASKS: dict[str, dict[str, Json]] = {
 class Door:
     """A node's HTTP server; `sent` is what its engine process gets."""
 
-    def __init__(self) -> None:
-        self.sent = list[ToEngine]()
+    def __init__(self, grammars: GrammarChecker | None = None) -> None:
+        self.sent, self.heard = list[ToEngine](), asyncio.Event()
 
         async def send(frame: bytes) -> None:
             self.sent.append(decode_to_engine(frame))
+            self.heard.set()
 
         process: Any = SimpleNamespace(returncode=None)
         socket: Any = SimpleNamespace(send=send)
         engine, legs = EngineClient(process, socket, READY), LegFinder("h:2")
-        self.app: Quart = app_of(engine)
-        self.app.register_blueprint(openai_routes(engine, served(), legs.of_text))
-        self.app.after_request(RefusedLegs(legs, engine.decline).give_up)
+        model = replace(served(), grammars=grammars or GrammarChecker())
+        self.app: Quart = app_of(engine, model.grammars)
+        self.app.register_blueprint(openai_routes(engine, model, legs.of_text))
+        refused = RefusedLegs(legs, engine.decline)
+        self.app.after_request(refused.give_up)
+        self.app.teardown_request(refused.give_up_left)
 
     async def post(self, path: str, body: object, outer_id: str | None = None) -> int:
         headers = {} if outer_id is None else {"X-Request-Id": outer_id}

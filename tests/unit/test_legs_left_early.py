@@ -1,0 +1,124 @@
+"""A client that leaves before its decode leg reached the engine leaves no KV behind.
+
+Such as a router of another project: there is no prefill leg that could be closed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from api.generator import Leg
+from engine.grammars.checking import GrammarChecker
+from engine.request import Grammar
+from kv_transfer.ticket import Driven, KvTicket, to_params
+from node.ipc import Abort, DeclineLeg, SubmitLeg
+from tests.unit.test_refused_legs import ASKS, TICKET, Door
+
+PATIENCE_S = 60.0
+CHECKED: Mapping[str, Mapping[str, object]] = {
+    "/v1/completions": {"guided_regex": "a+"},
+    "/v1/chat/completions": {"guided_regex": "a+"},
+    "/inference/v1/generate": {
+        "sampling_params": {"structured_outputs": {"regex": "a+"}, "max_tokens": 2}
+    },
+}
+
+
+class Busy(GrammarChecker):
+    """It never comes to the end of a grammar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def checked(self, grammar: Grammar) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+class Client:
+    """A call from its first byte until its client leaves."""
+
+    def __init__(self, path: str, body: bytes, *, whole: bool = True) -> None:
+        self.leaves = asyncio.Event()
+        self.said = list[Any]()
+        self._says = deque([{"type": "http.request", "body": body, "more_body": not whole}])
+        self._scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+        }
+
+    async def call(self, door: Door) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await door.app(self._scope, self._receive, self._send)  # type: ignore[arg-type]
+
+    async def _receive(self) -> object:
+        if self._says:
+            return self._says.popleft()
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: object) -> None:
+        self.said.append(message)
+
+
+def body(path: str, ticket: KvTicket, more: Mapping[str, object]) -> bytes:
+    params = to_params(ticket, Driven())
+    return msgspec.json.encode({**ASKS[path], "kv_transfer_params": params, **more})
+
+
+@pytest.mark.parametrize("path", CHECKED)
+async def test_kv_of_a_call_whose_client_left_before_its_leg_began_is_not_kept(
+    path: str,
+) -> None:
+    grammars = Busy()
+    door = Door(grammars)
+    client = Client(path, body(path, TICKET, CHECKED[path]))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.call(door))
+        await grammars.asked.wait()
+        assert door.sent == []
+        client.leaves.set()
+    assert door.sent == [DeclineLeg(Leg(ticket=TICKET))]
+    assert client.said == []
+
+
+@pytest.mark.parametrize("path", ASKS)
+async def test_a_call_whose_client_left_at_once_ends_and_its_kv_is_not_kept(path: str) -> None:
+    """The end of the connection may come with that of the body."""
+    door, client = Door(), Client(path, body(path, TICKET, {}))
+    client.leaves.set()
+    await client.call(door)
+    assert isinstance(door.sent[-1], DeclineLeg)
+    assert door.sent[-1].leg.ticket == TICKET
+
+
+@pytest.mark.parametrize("path", ASKS)
+async def test_a_client_that_leaves_amid_its_call_is_not_waited_for(path: str) -> None:
+    """The rest of its body never comes."""
+    said = body(path, TICKET, {})
+    door, client = Door(), Client(path, said[:-1], whole=False)
+    client.leaves.set()
+    await client.call(door)
+    assert door.sent == []
+
+
+async def test_kv_of_a_call_that_runs_is_given_up_by_its_leg() -> None:
+    path = "/inference/v1/generate"
+    door, client = Door(), Client(path, body(path, TICKET, {}))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.call(door))
+        await door.heard.wait()
+        client.leaves.set()
+    kinds = [type(one) for one in door.sent]
+    assert kinds[:2] == [SubmitLeg, Abort]
