@@ -177,9 +177,16 @@ class Completions:
                     yield answer, pieces
         except (ApiError, StreamFailed) as failure:
             if failure.status in FOR_GOOD:
-                named = await _off_loop(request, partial(form.kv_named_by, request))
-                await self.give_up(named)
+                await self._give_up(request, form)
             await _refuse(failure, context)
+        except (asyncio.CancelledError, CallAborted):
+            # its leg, if there was one, has said so itself; otherwise nobody else knows of it
+            await self._give_up(request, form)
+            raise
+
+    async def _give_up(self, request: Asked, form: RequestForm[Asked]) -> None:
+        named = await _off_loop(request, partial(form.kv_named_by, request))
+        await self.give_up(named)
 
     def _max_model_len(self) -> int | None:
         return self.texts.models.listed()[0].max_model_len()

@@ -6,16 +6,24 @@ Such as a router of another project: there is no prefill leg that could be close
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import msgspec
 import pytest
+from google.protobuf.message import Message
 
+from api.endpoints import TextEndpoints
 from api.generator import Leg
+from api.grpc.calls import CallAborted, Completions, Context, RequestForm, RunningCalls
+from api.grpc.protos import inference_pb2
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar
 from kv_transfer.ticket import Driven, KvTicket, to_params
 from node.ipc import Abort, DeclineLeg, SubmitLeg
+from node.legs import LegFinder
+from node.refused_legs import RefusedLegs
+from tests.fakes.text import OneToken, served
 from tests.unit.test_refused_legs import ASKS, TICKET, Door
 
 PATIENCE_S = 60.0
@@ -122,3 +130,39 @@ async def test_kv_of_a_call_that_runs_is_given_up_by_its_leg() -> None:
         client.leaves.set()
     kinds = [type(one) for one in door.sent]
     assert kinds[:2] == [SubmitLeg, Abort]
+
+
+@pytest.mark.parametrize("by_abort", [False, True])
+async def test_kv_of_a_grpc_call_that_ended_before_its_leg_began_is_not_kept(
+    *, by_abort: bool
+) -> None:
+    """Its client has left, or another call has ended it."""
+    grammars, running, declined = Busy(), RunningCalls(), list[Leg]()
+
+    async def decline(leg: Leg) -> None:
+        declined.append(leg)
+
+    texts = TextEndpoints(OneToken(), replace(served(), grammars=grammars))
+    refused = RefusedLegs(LegFinder("h:2"), decline)
+    completions = Completions(texts, refused.give_up_of, running)
+    said = msgspec.json.decode(body("/v1/completions", TICKET, {"guided_regex": "a+"}))
+    form: RequestForm[Message] = RequestForm(lambda _: "r", lambda *_: said, lambda _: said)
+
+    async def call() -> None:
+        request = inference_pb2.GenerateRequest()
+        async with completions.answered(request, form, cast("Context", None)):
+            raise AssertionError("it has no answer")
+
+    task = asyncio.create_task(call())
+    async with asyncio.timeout(PATIENCE_S):
+        await grammars.asked.wait()
+        if by_abort:
+            running.abort(["r"])
+        else:
+            task.cancel()
+        await asyncio.wait([task])
+    assert [leg.ticket and leg.ticket.ticket_id for leg in declined] == [TICKET.ticket_id]
+    if by_abort:
+        assert isinstance(task.exception(), CallAborted)
+    else:
+        assert task.cancelled()
