@@ -10,9 +10,11 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import msgspec
 
 from deploy.config import ProxyAccess
+from proxy.admin.certificate import load_pair
 
 ANSWER_S = 5.0
 CLIENTS, ADMINS = "--api-key", "--admin-api-key"
+OUR_FLAGS = "--client-cert", "--client-key"
 UNANSWERED = OSError, HTTPException, ValueError
 """What `call` raises; ValueError also if the answer cannot be decoded."""
 
@@ -39,17 +41,16 @@ def _tls_context(config: ProxyAccess) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if config.client_cert is not None:
         try:
-            context.load_cert_chain(config.client_cert, config.client_key)
+            load_pair(context, config.client_cert, config.client_key, OUR_FLAGS)
         except OSError as error:
-            key = f" --client-key {config.client_key}" if config.client_key else ""
-            told = f"--client-cert {config.client_cert}{key}: {error}"
-            raise SystemExit(f"pdserve: {told}") from error
+            raise SystemExit(f"pdserve: {error}") from error
     return context
 
 
 def explain(error: Exception, config: ProxyAccess) -> str:
     """Why there is no answer, in one line, and what to do about it, if that is known."""
-    return " ".join(str(_reason(error)).split()) + _hint(error, config)
+    reason = " ".join(str(_reason(error)).split())
+    return reason + _hint(reason, config)
 
 
 class _Refusal(msgspec.Struct):
@@ -69,7 +70,7 @@ def _reason(error: Exception) -> object:
     return error.reason if type(error) is URLError else error
 
 
-def _hint(error: Exception, config: ProxyAccess) -> str:
+def _hint(reason: str, config: ProxyAccess) -> str:
     """What to do about it, if that is known."""
     given = [name for name, key in _keys(config).items() if key]
     key = " or ".join(f"another {flag}" for flag in given) or "--api-key or --admin-api-key"
@@ -82,10 +83,12 @@ def _hint(error: Exception, config: ProxyAccess) -> str:
         "unable to get local issuer": "SSL_CERT_FILE",
         "self-signed certificate": "SSL_CERT_FILE",
         "closed connection without response": "https://" if plain else shown,
+        "WRONG_VERSION_NUMBER": "http://",
+        "There is no GET /status here": "the proxy's address: this may be a node's",
         "certificate required": shown,
         "unknown ca": shown,
     }
-    return next((f" (try {way})" for sign, way in known.items() if sign in str(error)), "")
+    return next((f" (try {way})" for sign, way in known.items() if sign in reason), "")
 
 
 def _keys(config: ProxyAccess) -> Mapping[str, str | None]:

@@ -14,7 +14,7 @@ from proxy.admin.guard import Guard
 from proxy.admin.keys import MalformedKeys, read_keys
 from proxy.config import ProxyConfig
 
-JSON_SUFFIX = ".json"
+KEY_FILE, JSON_SUFFIX = "--api-key-file", ".json"
 LARGEST_FILE = 4 << 20
 
 logger = logging.getLogger(__name__)
@@ -47,25 +47,24 @@ class Secrets:
         if config.ssl_certfile is not None:
             paths = config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs
             secrets.certificate = Certificate(*paths)
-            try:
-                secrets.certificate.load()
-            except OSError as error:  # unnamed there
-                files = ", ".join(secrets.certificate.paths)
-                raise MalformedSecrets(f"{files}: {error}") from error
+            secrets.certificate.load()
         for one in secrets.watch.files:
             one.begin()
         return secrets
 
     def load_keys(self, path: str, parts: int) -> str:
         """Replace the guard's keys by those of the file; returns a summary for the log."""
-        data = Path(path).read_bytes()
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise MalformedSecrets(f"{KEY_FILE} {path}: {error.strerror}") from error
         if len(data) > LARGEST_FILE:
-            raise MalformedSecrets(f"{path}: {len(data)} bytes are too many")
+            raise MalformedSecrets(f"{KEY_FILE} {path}: {len(data)} bytes are too many")
         try:
             kind, taken = path.endswith(JSON_SUFFIX), self.guard.names
             ring = read_keys(data, is_json=kind, parts=parts, taken=taken)
         except MalformedKeys as error:
-            raise MalformedSecrets(f"{path}: {error}") from error
+            raise MalformedSecrets(f"{KEY_FILE} {path}: {error}") from error
         _warn_of_readers(path)
         self.guard.listed = ring
         return f"{len(ring.clients)} keys of clients, {len(ring.admins)} of admins"

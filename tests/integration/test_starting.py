@@ -109,9 +109,7 @@ def test_a_file_of_the_proxy_that_is_nowhere(flag: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     ran = pdserve("proxy", "--port", "0", "--discovery-port", "0", flag, missing)
     assert ran.returncode == 1
-    assert ran.stderr.startswith("the proxy ends: ")
-    assert missing in ran.stderr
-    assert "Traceback" not in ran.stderr
+    assert ran.stderr == f"the proxy ends: {flag} {missing}: No such file or directory\n"
 
 
 async def test_a_port_of_one_node_that_is_taken_ends_all_of_them(taken: str) -> None:

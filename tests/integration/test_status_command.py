@@ -21,6 +21,7 @@ from proxy.health.health import Health
 from tests.fakes.raw_http import CUT, Step, answer, raw_server
 
 ROOT = Path(__file__).parents[2]
+NO_STATUS = {"error": {"message": "There is no GET /status here"}}
 MAIN = "from deploy.cli import main; main()"
 P, D = Role.PREFILL, Role.DECODE
 TABLE = """\
@@ -211,15 +212,48 @@ async def test_a_proxy_that_wants_a_certificate_is_shown_one(tmp_path: Path) -> 
         plain = f"http://127.0.0.1:{port}"
         ran = await pdserve_status("--url", plain)
         assert the_line(ran, plain).endswith("(try https://)")
-        ran = await pdserve_status("--url", url, "--client-cert", "/none")
-        assert ran.stderr == (
-            "pdserve: --client-cert /none: [Errno 2] No such file or directory\n"
-        )
-        pair = ["--client-cert", str(client), "--client-key", "/none"]
-        ran = await pdserve_status("--url", url, *pair)
-        assert ran.stderr == (
-            f"pdserve: {' '.join(pair)}: [Errno 2] No such file or directory\n"
-        )
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "said"),
+    [
+        ("none", None, "--client-cert {}/none: No such file or directory"),
+        ("pair", "none", "--client-key {}/none: No such file or directory"),
+        ("ca", None, "--client-cert {}/ca has no private key (PEM), and there is no "),
+        ("key", None, "--client-cert {}/key has no certificate (PEM)"),
+        ("ca", "key", "--client-key {}/key: the key is not that of the certificate"),
+    ],
+)
+async def test_a_certificate_that_cannot_be_shown_is_named_by_its_flag(
+    cert: str, key: str | None, said: str, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("client")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "pair"))
+    words = ["--client-cert", str(tmp_path / cert)]
+    words += ["--client-key", str(tmp_path / key)] if key else []
+    ran = await pdserve_status("--url", "https://127.0.0.1:1", *words)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"pdserve: {said.format(tmp_path)}")
+    assert "_ssl.c" not in ran.stderr
+
+
+async def test_a_node_is_told_from_a_proxy() -> None:
+    async with raw_server([answer(404, NO_STATUS)]) as server:
+        url = f"http://{server.address}"
+        assert "this may be a node's)" in the_line(await pdserve_status("--url", url), url)
+
+
+async def test_plain_http_is_told_from_tls() -> None:
+    async def refuse(_: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        client.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        client.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert the_line(await pdserve_status("--url", url), url).endswith("(try http://)")
 
 
 @asynccontextmanager

@@ -129,7 +129,7 @@ def test_a_broken_file_is_no_beginning(path: Path) -> None:
     with pytest.raises(MalformedSecrets, match=r"keys\.toml"):
         secrets_of(path)
     path.unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(MalformedSecrets, match=f"^--api-key-file {path}: No such file"):
         secrets_of(path)
 
 
@@ -185,29 +185,42 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(tmp_path: Path) ->
     config = ProxyConfig(
         ssl_certfile=str(tmp_path / "cert.pem"), ssl_keyfile=str(tmp_path / "key.pem")
     )
-    with pytest.raises(MalformedSecrets, match=r"key\.pem: the key has a password"):
+    with pytest.raises(OSError, match=r"--ssl-keyfile .*key\.pem: the key has a password"):
         Secrets.of(config)
 
 
 def test_a_certificate_that_is_a_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MalformedSecrets, match=f"{tmp_path}: "):
+    with pytest.raises(OSError, match=f"^--ssl-certfile {tmp_path}: Is a directory"):
         Secrets.of(ProxyConfig(ssl_certfile=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
     ("certfile", "keyfile", "missing"),
     [
-        ("cert.pem", None, "--ssl-certfile has no private key .* no --ssl-keyfile"),
-        ("key.pem", "cert.pem", "--ssl-certfile has no certificate"),
-        ("cert.pem", "cert.pem", "--ssl-keyfile has no private key"),
+        ("cert.pem", None, "--ssl-certfile .* has no private key .* no --ssl-keyfile"),
+        ("key.pem", "cert.pem", "--ssl-certfile .* has no certificate"),
+        ("cert.pem", "cert.pem", "--ssl-keyfile .* has no private key"),
+        ("cert.pem", "none.pem", r"--ssl-keyfile .*none\.pem: No such file"),
+        ("other.pem", "key.pem", r"--ssl-keyfile .*key\.pem: .* not that of the certificate"),
     ],
 )
 def test_what_a_certificates_files_lack_is_named(
     certfile: str, keyfile: str | None, missing: str, tmp_path: Path
 ) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     issued = trustme.CA().issue_cert("localhost")
     issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
     key = None if keyfile is None else str(tmp_path / keyfile)
-    with pytest.raises(MalformedSecrets, match=missing):
+    with pytest.raises(OSError, match=missing):
         Secrets.of(ProxyConfig(ssl_certfile=str(tmp_path / certfile), ssl_keyfile=key))
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("none", "No such file"), ("key", "has no cert")])
+def test_authorities_that_are_none_are_named(name: str, wrong: str, tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "pair"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    config = ProxyConfig(ssl_certfile=str(tmp_path / "pair"), ssl_ca_certs=str(tmp_path / name))
+    with pytest.raises(OSError, match=f"^--ssl-ca-certs {tmp_path}/{name}.*{wrong}"):
+        Secrets.of(config)
