@@ -34,6 +34,9 @@ NO_NODE = (
     "Instance validation failed. Nobody at {} says what it is, by /server_info or /v1/models: "
     "does it run, and can the proxy reach it?"
 )
+NO_OBJECT = 'The body has to be a JSON object: {"type": "decode", "instance": "10.0.0.5:8200"}.'
+NO_TYPE = f"Invalid instance type. It has to be one of {', '.join(ROLES)}."
+AS_ADDRESS = "It has to be the node's HOST:PORT."
 
 INSTANCE, BOOTSTRAP, LONGEST = "instance", "bootstrap_port", "max_model_len"
 MOONCAKE, MOONCAKE_PORT = "MooncakeConnector", 8998
@@ -45,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class InstanceError(BadRequest):
-    """The messages are those of vLLM's proxy if it has one for the case."""
+    """The messages begin with those of vLLM's proxy if it has one for the case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +70,22 @@ def read_instance(data: bytes) -> Instance:
         body = msgspec.json.decode(data)
     except UNREADABLE as error:
         raise InstanceError(f"The body is not JSON: {error}") from error
-    given = body if isinstance(body, dict) else {}
-    instance = check_instance(given.get("type"), given.get("instance"), ("type", "instance"))
-    return with_facts(instance, given.get(BOOTSTRAP), given.get(LONGEST))
+    if not isinstance(body, dict):
+        raise InstanceError(NO_OBJECT)
+    instance = check_instance(body.get("type"), body.get("instance"), ("type", "instance"))
+    return with_facts(instance, body.get(BOOTSTRAP), body.get(LONGEST))
 
 
 def check_instance(kind: object, address: object, fields: tuple[str, str]) -> Instance:
     """Check type and address, called `fields` in the body; raises InstanceError for one."""
     if not isinstance(kind, str) or kind not in ROLES:
-        raise InstanceError("Invalid instance type.", fields[0])
+        raise InstanceError(NO_TYPE, fields[0])
     if not isinstance(address, str):
-        raise InstanceError("Invalid instance format.", fields[1])
+        raise InstanceError(f"Invalid instance format. {AS_ADDRESS}", fields[1])
     try:
         parse_address(address)
     except MalformedAddress as error:
-        raise InstanceError(str(error), fields[1]) from error
+        raise InstanceError(f"{error} {AS_ADDRESS}", fields[1]) from error
     return Instance(ROLES[kind], address)
 
 
@@ -142,15 +146,16 @@ class Instances:
     async def remove(self, instance: Instance) -> None:
         """Remove a node; raises InstanceError if it was not added by hand."""
         known = self._known.get(instance.address)
-        if known is None or known.role is not instance.role:
-            raise InstanceError("Instance was not added here.", "instance")
+        if known is not None and known.role is not instance.role:
+            raise InstanceError(f"Instance is a {known.role.name.lower()} node.", "type")
         await self.forget(instance.address)
 
     async def forget(self, address: str) -> None:
         """Remove a node by its address alone."""
         if address not in self._known:
-            why = "Instance was not added here: it announces itself. Drain it, or stop it."
-            raise InstanceError(why, "instance")
+            announced = self.registry.at(address) is not None
+            hint = ": it announces itself. Drain it, or stop it." if announced else "."
+            raise InstanceError(f"Instance was not added here{hint}", "instance")
         self._adopt(address, None)
         await self.peers.put(INSTANCE, address, None)
 

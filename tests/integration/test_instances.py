@@ -16,6 +16,7 @@ from tests.fakes.raw_http import HANG, Step, answer, raw_server
 from tests.fakes.watched import WatchedRegistry
 
 KEY = {"X-API-Key": ADMIN}
+KINDS, PLACE = "It has to be one of prefill, decode.", "It has to be the node's HOST:PORT."
 GAP_S = 0.05
 DEEP = b"[" * 100_000
 VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m", "max_model_len": 64}]})]
@@ -131,13 +132,14 @@ async def test_who_is_no_node_is_not_added(scripts: list[list[bytes]]) -> None:
 @pytest.mark.parametrize(
     ("kind", "instance", "said"),
     [
-        ("both", "h:1", "Invalid instance type."),
-        (None, "h:1", "Invalid instance type."),
-        ([], "h:1", "Invalid instance type."),
-        ("decode", "h", "Invalid instance format."),
-        ("decode", 1, "Invalid instance format."),
-        ("decode", "h:0", "Invalid port number."),
-        ("decode", "::1:80", "Invalid instance address."),
+        ("both", "h:1", f"Invalid instance type. {KINDS}"),
+        (None, "h:1", f"Invalid instance type. {KINDS}"),
+        ([], "h:1", f"Invalid instance type. {KINDS}"),
+        ("decode", "h", f"Invalid instance format. {PLACE}"),
+        ("decode", 1, f"Invalid instance format. {PLACE}"),
+        ("decode", "h:0", f"Invalid port number. {PLACE}"),
+        ("decode", "http://h:1", f"Invalid instance address. {PLACE}"),
+        ("decode", "::1:80", f"Invalid instance address. {PLACE}"),
     ],
 )
 async def test_what_is_no_instance_is_told_so(
@@ -145,6 +147,16 @@ async def test_what_is_no_instance_is_told_so(
 ) -> None:
     async with http_cluster(Cluster(0, 0)) as proxy:
         assert await ask(proxy, kind, instance) == (400, said)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"1", b'"decode"', b"null"])
+async def test_a_body_that_is_no_object_is_told_what_it_has_to_be(body: bytes) -> None:
+    async with http_cluster(Cluster(0, 0)) as proxy:
+        for what in ("add", "remove"):
+            url = f"http://{proxy.url}/instances/{what}"
+            async with proxy.session.post(url, data=body, headers=KEY) as answered:
+                assert answered.status == 400
+                assert "has to be a JSON object: {" in (await answered.json())["detail"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", DEEP])
@@ -166,7 +178,8 @@ async def test_only_the_admin_adds() -> None:
 async def test_what_was_added_can_be_removed() -> None:
     async with http_cluster(Cluster(0, 1), announced=False) as proxy:
         d0 = proxy.cluster.decodes[0].registration.http_address
-        assert (await ask(proxy, "decode", d0, what="remove"))[0] == 400
+        said = "Instance was not added here."
+        assert await ask(proxy, "decode", d0, what="remove") == (400, said)
         await ask(proxy, "decode", d0)
         assert (await ask(proxy, "decode", d0, what="remove"))[0] == 200
         assert not proxy.registry.all()
@@ -181,7 +194,8 @@ async def test_nobody_else_is_removed(kind: str, left: str) -> None:
         at = {name: node.registration.http_address for name, node in nodes.items()}
         for name, address in at.items():
             await ask(proxy, name, address)
-        assert (await ask(proxy, left, at[kind], what="remove"))[0] == 400
+        said = f"Instance is a {kind} node."
+        assert await ask(proxy, left, at[kind], what="remove") == (400, said)
         assert (await ask(proxy, kind, at[kind], what="remove"))[0] == 200
         told = await status(proxy)
         assert (told[f"{kind}_nodes"], told[f"{left}_nodes"]) == ([], [at[left]])
