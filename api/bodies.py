@@ -27,7 +27,7 @@ from engine.request import (
 
 MOST_CHOICES = 128
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
-HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\)")
+HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 LAST = 12  # bytes of a body in which half a pair makes msgspec say that it was truncated
 NOTHING_ELSE: Mapping[str, str] = {}
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -220,9 +220,7 @@ def read_object(
     try:
         given = msgspec.json.decode(data)
     except UNREADABLE as error:
-        half = HALF_PAIR.search(data[-LAST:])
-        why = f"{half[0].decode()} is half of a surrogate pair" if half else error
-        raise BadRequest(f"The body is not valid JSON: {why}") from error
+        raise BadRequest(_why_unreadable(data, error)) from error
     if not isinstance(given, dict):
         raise BadRequest("The body must be a JSON object")
     try:
@@ -232,3 +230,24 @@ def read_object(
         why = f"{name}: {instead[name]}" if name in instead else str(error)
         raise BadRequest(why, name) from error
     return given
+
+
+def _why_unreadable(data: bytes, error: Exception) -> str:
+    """What is wrong with a body that is not JSON, where msgspec does not say it well."""
+    if not data:
+        return "The body is empty: it has to be a JSON object"
+    why = str(error)
+    if half := HALF_PAIR.search(data[-LAST:]):
+        why = f"{half[0].decode()} is half of a surrogate pair"
+    elif isinstance(error, UnicodeDecodeError):
+        why = _not_utf8(data) or why
+    return f"The body is not valid JSON: {why}"
+
+
+def _not_utf8(data: bytes) -> str | None:
+    """The first byte that is not UTF-8, counted from the body's beginning."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8 (byte {error.start})"
+    return None

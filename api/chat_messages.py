@@ -9,9 +9,9 @@ import msgspec
 
 from api.bodies import RequestMessage, convert
 from api.errors import BadRequest
-from api.tools.deltas import FUNCTION, CalledCustom
+from api.tools.deltas import CalledCustom
 from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
-from api.tools.functions import CUSTOM
+from api.tools.functions import CUSTOM, FUNCTION
 from api.tools.inputs import custom_arguments
 
 Template = dict[str, Any]

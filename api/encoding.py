@@ -18,11 +18,13 @@ Done = TypeVar("Done")
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
     """How a long text is cut before it is encoded: to its last `truncate_to` tokens. It is
-    refused if more than `max_tokens` tokens are left. None: no such limit.
+    refused if more than `max_tokens` tokens are left, which are the model's `context`, if that
+    is known. None: no such limit.
     """
 
     truncate_to: int | None = None
     max_tokens: int | None = None
+    context: int | None = None
 
     @classmethod
     def of(
@@ -35,10 +37,10 @@ class LengthLimit:
             return cls()
         most = context()
         if wanted is None or (wanted < 0 and most is None):
-            return cls(max_tokens=most or MOST_TOKENS)
+            return cls(max_tokens=most or MOST_TOKENS, context=most)
         if wanted < 0 or most is None or wanted <= most:
             return cls(truncate_to=most if wanted < 0 else wanted)
-        return cls(wanted, most)
+        return cls(wanted, most, context=most)
 
 
 def encode_text(
@@ -47,7 +49,7 @@ def encode_text(
     """Encode a text; `special`: with special tokens around it. Raises ContextTooLong."""
     if fit.truncate_to is not None:
         text = codec.keep_last(text, fit.truncate_to)
-    check_length(codec, text, fit.max_tokens)
+    check_length(codec, text, fit)
     return codec.encode(text, special_tokens=special)
 
 
@@ -66,25 +68,30 @@ def encode_chat(codec: TextCodec, text: str, fit: LengthLimit) -> Tokens:
     for said in turns.tokens(text, lambda part: encode_text(codec, part, fit)):
         tokens.extend(said)
         if fit.max_tokens is not None and far_exceeds(len(tokens), fit.max_tokens):
-            raise far_too_long(fit.max_tokens)
+            raise far_too_long(fit.max_tokens, fit.context)
     return tuple(tokens)
 
 
-def check_length(codec: TextCodec, text: str, context: int | None) -> None:
+def check_length(codec: TextCodec, text: str, fit: LengthLimit) -> None:
     """Refuse a text that cannot fit without encoding all of it, which would take far more
     memory than the text does. Raises ContextTooLong.
     """
-    if context is not None and codec.far_exceeds(text, context):
-        raise far_too_long(context)
+    if fit.max_tokens is not None and codec.far_exceeds(text, fit.max_tokens):
+        raise far_too_long(fit.max_tokens, fit.context)
 
 
-def far_too_long(context: int) -> ContextTooLong:
-    """The refusal of a prompt whose tokens are not even counted."""
-    return ContextTooLong(
-        f"This model's maximum context length is {context} tokens, and the prompt alone "
-        f"has more than twice as many.",
-        context=context,
-    )
+def far_too_long(most: int, context: int | None) -> ContextTooLong:
+    """The refusal of a prompt that has far more than `most` tokens, which were not counted: the
+    model's context has that many, if it is known.
+    """
+    if context is None:
+        said = f"The text has more than twice {most} tokens, which is too much to tokenize."
+    else:
+        said = (
+            f"This model's maximum context length is {most} tokens, and the prompt alone "
+            f"has more than twice as many."
+        )
+    return ContextTooLong(said, context=most)
 
 
 async def run_off_loop(size: int, work: Callable[[], Done]) -> Done:

@@ -17,7 +17,9 @@ def prompts_of(
     given: str | list[str | int | list[int]] | None, param: str
 ) -> list[str | Tokens]:
     """One prompt or many, each a text or token ids; `param` is the field they are in."""
-    if given is None or given == []:
+    if given is None:
+        raise BadRequest(f"{param} is missing", param)
+    if given == []:
         raise BadRequest(f"{param} must not be empty", param)
     if isinstance(given, str):
         return [given]

@@ -50,7 +50,7 @@ from api.tokenize import read as read_tokens
 
 GENERATE = "/inference/v1/generate"
 LONGEST_PATH = 200  # of a path that is repeated in an error message
-WHERE = {404: "There is no {} here", 405: "{}: other methods are meant for this path"}
+WHERE = {404: "There is no {} here", 405: "{}: this path takes {}"}
 NOT_COMPACTED = (
     "Conversations are not compacted here: leave out of input what is not needed any more, or "
     'say truncation "auto"'
@@ -270,8 +270,9 @@ def _explain_errors(routes: Blueprint) -> None:
     async def http(error: HTTPException) -> Response:
         status = error.code or SERVER_ERROR
         where = f"{request.method} {request.path[:LONGEST_PATH]}"
-        said = WHERE[status].format(where) if status in WHERE else error.description
+        allow = dict(error.get_headers()).get("Allow")
+        said = WHERE[status].format(where, allow) if status in WHERE else error.description
         response = _refusal(status, error_body(status, said or error.name))
-        if allow := dict(error.get_headers()).get("Allow"):
+        if allow:
             response.headers["Allow"] = allow
         return response

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from api.bodies import ChatBody, TextBody
+from api.bodies import ChatBody, CompletionBody, TextBody
 from api.errors import BadRequest, ContextTooLong
 from api.grammars import GUIDED, read_format, read_guided, read_structured
 from api.node_sampling import Biases, checked
@@ -70,7 +70,8 @@ def requested_max_tokens(body: TextBody) -> int | None:
     if body.only_echo:
         return 1
     if body.max_completion_tokens is None and body.max_tokens == 0:
-        raise BadRequest("max_tokens must be at least 1 without echo", "max_tokens")
+        echo = " without echo" if isinstance(body, CompletionBody) else ""
+        raise BadRequest(f"max_tokens must be at least 1{echo}", "max_tokens")
     return body.max_completion_tokens or body.max_tokens
 
 

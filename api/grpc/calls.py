@@ -226,7 +226,7 @@ def copy_ids(ids: Sequence[int], context: int | None, *, truncates: bool) -> lis
     if context is None or not far_exceeds(len(ids), context):
         return list(ids)
     if not truncates:
-        raise far_too_long(context)
+        raise far_too_long(context, context)
     return list(ids[-2 * context :])
 
 

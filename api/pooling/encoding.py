@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from api.encoding import MOST_TOKENS, check_length
+from api.encoding import MOST_TOKENS, LengthLimit, check_length
 from api.errors import BadRequest, NoTokenizer
 from api.text.tokenizing import TextCodec
 
@@ -64,9 +64,10 @@ class InputEncoder:
     def _codec(self, *texts: str) -> TextCodec:
         if self.codec is None:
             raise NoTokenizer("There is no tokenizer here: send token ids")
+        most = self.context or MOST_TOKENS
+        fit = LengthLimit(max_tokens=most if self.most is None else None, context=self.context)
         for text in texts:
-            context = self.context or MOST_TOKENS
-            check_length(self.codec, text, context if self.most is None else None)
+            check_length(self.codec, text, fit)
         return self.codec
 
     def _end(self, codec: TextCodec, text: str) -> str:

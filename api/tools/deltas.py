@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.tools.functions import CUSTOM
+from api.tools.functions import CUSTOM, FUNCTION
 from api.tools.inputs import CustomInputReader
 from api.tools.parsing.output import (
     CallArguments,
@@ -19,7 +18,6 @@ from api.tools.parsing.output import (
 from api.tools.parsing.reader import CallReader
 from engine.request import FinishReason
 
-FUNCTION: Literal["function"] = "function"
 TOOL_CALLS = "tool_calls"
 
 

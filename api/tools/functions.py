@@ -11,6 +11,7 @@ from engine.request import LONGEST_SOURCE
 
 FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}\Z")]
 CUSTOM: Literal["custom"] = "custom"
+FUNCTION: Literal["function"] = "function"
 INPUT = "input"
 PARAMETERS: Mapping[str, Any] = {
     "type": "object",

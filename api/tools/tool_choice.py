@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from api.tools.functions import CUSTOM, Function, InputSchema, Tool, custom_as_function
+from api.tools.functions import (
+    CUSTOM,
+    FUNCTION,
+    Function,
+    InputSchema,
+    Tool,
+    custom_as_function,
+)
 from api.wire import WireError, convert
 
 ToolChoiceMode = Literal["none", "auto", "required"]
@@ -155,6 +162,10 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> OfferedFunctions:
 
 def _function(given: Mapping[str, Any], path: str) -> tuple[Function, str]:
     """A tool as a function, and the path of that in the body."""
-    if given.get("type") == CUSTOM:
+    kind = given.get("type", FUNCTION)
+    if kind == CUSTOM:
         return custom_as_function(given, path), f"{path}.{CUSTOM}"
+    if isinstance(kind, str) and kind != FUNCTION:
+        param = f"{path}.type"
+        raise WireError(f"{param}: it may be '{FUNCTION}' or '{CUSTOM}', not {kind!r}", param)
     return convert(given, Tool, path).function, f"{path}.function"

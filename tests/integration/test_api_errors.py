@@ -160,6 +160,7 @@ async def test_a_wrong_path_or_method_is_told_in_openais_form(
     assert said.status == status
     assert said.json["error"]["type"] == "invalid_request_error"
     assert ("allow" in said.headers) == (status == 405)
+    assert (" takes " in said.json["error"]["message"]) == (status == 405)
     named = "gpt-9" if "gpt-9" in path else f"{method} {path}"
     assert named in said.json["error"]["message"]
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from api.bodies import read_completion
+from api.encoding import LengthLimit, encode_text
 from api.errors import ContextTooLong
 from api.generator import WHOLE, Leg
 from api.seeds import default_seed
@@ -193,6 +194,8 @@ async def test_a_text_that_cannot_fit_is_refused_before_it_takes_memory() -> Non
     long = "the cat " * (LONG // 8 + 1)
     with pytest.raises(ContextTooLong, match="more than twice as many"):
         await complete({"prompt": long})
+    with pytest.raises(ContextTooLong, match=r"^The text has more than twice 5 tokens"):
+        encode_text(CODEC, long, LengthLimit(max_tokens=5))
     asked = await complete({"prompt": long, "truncate_prompt_tokens": 5})
     assert asked.calls[0].request.prompt == CODEC.encode(long)[-5:]
     assert not CODEC.far_exceeds(long, len(CODEC.encode(long)) // 2), "cuts are no tokens"

@@ -1,5 +1,7 @@
 """What a body must not say, and how the client is told."""
 
+import re
+
 import pytest
 
 from api.bodies import read_chat, read_completion
@@ -164,3 +166,40 @@ def test_half_of_a_surrogate_pair_is_said_to_be_that_near_the_end_too(end: str) 
     with pytest.raises(BadRequest, match="surrogate pair"):
         read_completion(b'{"prompt": "a\\ud83d' + end.encode())
     assert read_completion(b'{"prompt": "a\\ud83e\\udd8a"}').prompt == "a\N{FOX FACE}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"reasoning_effort": "max"},
+            "Invalid enum value 'max'; it may be 'high'",
+        ),
+        ({"tool_choice": "always"}, "'always'; it may be 'auto', 'none', 'required'"),
+        (
+            {"tools": [{"type": "web"}]},
+            ".type: it may be 'function' or 'custom', not",
+        ),
+        ({"response_format": {"type": "xml"}}, "it may be 'json_object', 'json_schema'"),
+        ({"logit_bias": {"the": 1}}, "logit_bias: of a key: Expected `int`, got `str`"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+    ],
+)
+async def test_what_a_field_may_be_is_told(fields: Fields, said: str) -> None:
+    with pytest.raises(BadRequest, match=re.escape(said)) as refused:
+        await chat(fields)
+    assert "echo" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "The body is empty"),
+        (b'{"messages": [{"role": "\xff"}]}', r"it is not UTF-8 \(byte 24\)"),
+        (b'{"messages": "\\ud83d\\n"}', r"\\ud83d is half of a surrogate pair"),
+        (b'{"messages": "\\ud83d\\ude00"', "truncated"),
+    ],
+)
+def test_what_is_wrong_with_bytes_is_told(body: bytes, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        read_chat(body)

@@ -41,13 +41,14 @@ async def test_an_unknown_name_is_404_and_hears_which_there_are() -> None:
     assert (refusal.value.status, refusal.value.code) == (404, "model_not_found")
 
 
-async def test_who_names_no_model_gets_the_only_one() -> None:
+@pytest.mark.parametrize("nothing", [None, ""])
+async def test_who_names_no_model_gets_the_only_one(nothing: str | None) -> None:
     rig = Rig()
     rig.beat("a:1", model="a")
-    assert (await rig.find(None)).key == ("a", "f")
+    assert (await rig.find(nothing)).key == ("a", "f")
     rig.beat("b:1", model="b")
     with pytest.raises(BadRequest, match="model is missing; there are: a, b"):
-        await rig.find(None)
+        await rig.find(nothing)
 
 
 async def test_all_that_live_nodes_serve_is_listed_once() -> None:
