@@ -197,6 +197,8 @@ def _tables(path: Path) -> Toml:
         tables = file.config
     except CycloptsError as error:
         raise ValueError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"--config {path}: {error.strerror}") from error
     for name, table in tables.items():
         if name not in commands:
             near = get_close_matches(name, commands, n=1)

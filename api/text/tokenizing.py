@@ -237,7 +237,7 @@ def load_text_codec(folder: Path | str) -> TextCodec:
     os.environ.setdefault(THREADS, "false")
     folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
     if str(folder).startswith(PATH_STARTS) and not Path(folder).is_dir():
-        raise OSError(f"{folder} is no folder")
+        raise OSError(f"{folder} is no folder: --model or --tokenizer has to name one")
     try:
         codec = text_codec(_load(folder))
     except MALFORMED as error:

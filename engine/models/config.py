@@ -10,7 +10,7 @@ import msgspec
 
 from engine.checkpoints.packing import Packing, read_packing
 from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
-from engine.models.config_numbers import wrong_number
+from engine.models.config_numbers import refused_number, wrong_number
 from engine.models.expert_config import ExpertConfig, LatentConfig
 from engine.models.families import FAMILIES, LIST
 from engine.models.family import FULL, SLIDING, Family, generates
@@ -127,7 +127,8 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     except KeyError as error:
         raise UnusableCheckpoint(f"config.json: {error.args[0]} is missing") from error
     except (TypeError, ValueError, ArithmeticError, msgspec.ValidationError) as error:
-        raise UnusableCheckpoint(f"config.json: {wrong_number(raw) or error}") from error
+        why = wrong_number(raw) or refused_number(raw, error)
+        raise UnusableCheckpoint(f"config.json: {why}") from error
 
 
 def _family(raw: Mapping[str, Any]) -> Family:
@@ -159,6 +160,8 @@ def _refuse_activation(name: str) -> None:
 def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as for Llama; families override some of them."""
     heads, layers = raw["num_attention_heads"], raw["num_hidden_layers"]
+    if layers < 1:
+        raise ValueError(f"num_hidden_layers {layers} has to be at least 1")
     head_dim = raw.get("head_dim") or raw["hidden_size"] // heads
     return {
         "vocab_size": raw["vocab_size"],

@@ -1,4 +1,5 @@
-"""Names the number of a config.json that is something else, such as text. Torch-free.
+"""Names the number of a config.json that is something else, such as text, or out of range.
+Torch-free.
 
 It is looked for only once a config cannot be used: what is never read may be anything.
 """
@@ -37,16 +38,69 @@ NUMBERS = frozenset(
 )
 
 
+FILE_KEYS = {
+    "num_heads": ("num_attention_heads",),
+    "num_kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim", "qk_rope_head_dim"),
+    "attention_scale": ("query_pre_attn_scalar", "attention_multiplier"),
+    "rope_theta": ("rope_theta", "rope_local_base_freq"),
+    "norm_eps": ("rms_norm_eps",),
+    "max_positions": ("max_position_embeddings",),
+    "rotary_dim": ("partial_rotary_factor", "rotary_dim", "head_dim"),
+    "window": ("sliding_window",),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "top_k": ("num_experts_per_tok", "moe_k"),
+    "count": ("n_group",),
+    "chosen": ("topk_group",),
+    "scale": ("routed_scaling_factor",),
+    "width": (
+        *("moe_intermediate_size", "shared_expert_intermediate_size"),
+        *("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+        "intermediate_size",
+    ),
+    "rank": ("kv_lora_rank",),
+    "plain_dim": ("qk_nope_head_dim",),
+    "value_dim": ("v_head_dim",),
+    "query_rank": ("q_lora_rank",),
+}
+"""The keys of config.json that our fields of other names are made of."""
+
+
 def wrong_number(raw: Mapping[str, Any]) -> str | None:
     """Says which field has to be a number, and what it is; None: all of them are numbers."""
-    return next(_wrong_numbers(raw, ""), None)
+    for path, _, value in _numbers(raw, ""):
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            return f"{path} has to be a number, and is {_shown(value)}"
+    return None
 
 
-def _wrong_numbers(raw: Mapping[str, Any], within: str) -> Iterator[str]:
+def refused_number(raw: Mapping[str, Any], error: Exception) -> str:
+    """A refusal of msgspec's, with the keys and values of config.json instead of our fields;
+    or an error of arithmetic, with the keys whose values are 0.
+    """
+    if isinstance(error, ZeroDivisionError):
+        zeros = [f"{where} 0" for where, _, value in _numbers(raw, "") if value == 0]
+        return f"{', '.join(zeros)}: {error}"
+    said, _, path = str(error).rpartition(" - at `$")
+    field = path.rstrip("`").rpartition(".")[2]
+    keys = FILE_KEYS.get(field, (field,))
+    given = [(where, value) for where, key, value in _numbers(raw, "") if key in keys]
+    suspects = [(where, value) for where, value in given if value is not None and value <= 0]
+    if not said or not (given or field in FILE_KEYS):
+        return str(error)
+    named = [f"{where} {_shown(value)}" for where, value in suspects or given]
+    return f"{', '.join(named) or keys[0]}: {said}"
+
+
+def _numbers(raw: Mapping[str, Any], within: str) -> Iterator[tuple[str, str, Any]]:
+    """The path, the key and the value of all that has to be a number."""
     for key, value in raw.items():
-        if key in NUMBERS and not isinstance(value, int | float | None):
-            said = json.dumps(value)
-            shown = said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
-            yield f"{within}{key} has to be a number, and is {shown}"
+        if key in NUMBERS:
+            yield f"{within}{key}", key, value
         elif key in PARTS and isinstance(value, Mapping):
-            yield from _wrong_numbers(value, f"{within}{key}.")
+            yield from _numbers(value, f"{within}{key}.")
+
+
+def _shown(value: object) -> str:
+    said = json.dumps(value)
+    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"

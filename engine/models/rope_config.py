@@ -118,8 +118,10 @@ def _longest(raw: Mapping[str, Any]) -> int:
     return _whole(raw["max_position_embeddings"])
 
 
-def _whole(length: float | str) -> int:
+def _whole(length: object) -> int:
     """Some configs write a length as 32768.0, which transformers takes as well."""
+    if isinstance(length, bool) or not isinstance(length, int | float):
+        raise TypeError(f"a length of {length} positions")
     if int(length) != float(length):
         raise ValueError(f"a length of {length} positions")
     return int(length)

@@ -132,7 +132,7 @@ def test_none_but_decode_nodes_is_a_cluster() -> None:
         ("[prox]\nport = 2", "Did you mean [proxy]?"),
         ("prefill = 2", '"prefill" in {} stands outside the table of a command'),
         ("[up", "{}: TOMLDecodeError: Expected ']'"),
-        (None, "No such file or directory: '{}'"),
+        (None, "--config {}: No such file or directory"),
     ],
 )
 def test_a_file_is_refused_by_the_key(
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_read_is_named(
     with pytest.raises(SystemExit) as ended:
         parse(["up"], file)
     assert ended.value.code == 2
-    assert f"Is a directory: '{file}'" in capsys.readouterr().err
+    assert f"--config {file}: Is a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["two", "1.5"])

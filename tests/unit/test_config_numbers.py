@@ -69,6 +69,14 @@ def test_of_what_was_published_each_number_that_is_none_is_named(
             {"hidden_size": ["6" * 50]},
             f'hidden_size has to be a number, and is ["{"6" * 38}…',
         ),
+        ({"max_position_embeddings": "2048"}, "max_position_embeddings has to be a number"),
+        ({"max_position_embeddings": True}, "max_position_embeddings has to be a number"),
+        ({"num_attention_heads": True}, "num_attention_heads has to be a number, and is true"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings 0: Expected `int` >= 1"),
+        ({"num_key_value_heads": -4}, "num_key_value_heads -4: Expected `int` >= 1"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers -1 has to be at least 1"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers 0 has to be at least 1"),
+        ({"head_dim": 7}, "head_dim 7: Expected `int` that's a multiple of 2"),
         ({"hidden_act": 7, "head_dim": None, "sliding_window": "9"}, "hidden_act 7"),
     ],
 )
@@ -76,3 +84,19 @@ def test_it_is_named_with_what_it_is(changes: dict[str, Any], reason: str) -> No
     with pytest.raises(UnusableCheckpoint) as refused:
         parse_config(LLAMA | changes)
     assert str(refused.value).startswith(f"config.json: {reason}")
+
+
+@pytest.mark.parametrize("wrong", [-1, 0])
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_of_what_was_published_each_number_that_is_too_small_is_named_by_its_key(
+    model: str, wrong: int
+) -> None:
+    config, named = deepcopy(PUBLISHED[model]), set[str]()
+    for part, key in numbers(config):
+        said, part[key] = part[key], wrong
+        if refusal := refusal_of(config):
+            assert f"{key} {wrong}" in str(refusal) or key == "partial_rotary_factor"
+            assert " - at `$" not in str(refusal)
+            named.add(key)
+        part[key] = said
+    assert "hidden_size" in named
