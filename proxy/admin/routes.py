@@ -77,8 +77,9 @@ class AdminRoutes:
         return _json({"message": f"Removed {instance.address} from {kind}_instances."})
 
     async def remove_one(self, name: str) -> Response:
-        """Remove a node by its id or address."""
-        address = self.operator.find(name).address
+        """Remove a node by its id or address; by the latter also while it is silent."""
+        added = self.instances.was_added(name)
+        address = name if added else self.operator.find(name).address
         await self._forget(address)
         return _json({"message": f"Removed {address}."})
 
@@ -117,9 +118,13 @@ class AdminRoutes:
 
     async def remove_worker(self, name: str) -> Response:
         """Remove a node like `remove_one`."""
-        node = self.operator.find(_address(name))
-        await self._forget(node.address)
-        return _json({"status": "accepted", "worker_id": node.node_id}, ACCEPTED)
+        address, worker_id = _address(name), None
+        if not self.instances.was_added(address):
+            address = self.operator.find(address).address
+        if node := self.operator.registry.at(address):
+            worker_id = node.node_id
+        await self._forget(address)
+        return _json({"status": "accepted", "worker_id": worker_id}, ACCEPTED)
 
     async def show_loads(self) -> Response:
         """The load of each node."""

@@ -150,6 +150,10 @@ class Instances:
             raise InstanceError(f"Instance is a {known.role.name.lower()} node.", "type")
         await self.forget(instance.address)
 
+    def was_added(self, address: str) -> bool:
+        """Whether there is a node that was added by this address, be it silent or not."""
+        return address in self._known
+
     async def forget(self, address: str) -> None:
         """Remove a node by its address alone."""
         if address not in self._known:

@@ -213,6 +213,21 @@ async def test_it_stays_fresh_leaves_when_silent_and_comes_back() -> None:
         await registry.until(registry.all)
 
 
+@pytest.mark.parametrize("path", ["/instances/{}", "/workers/{}"])
+async def test_one_that_is_silent_can_be_removed_by_its_address(path: str) -> None:
+    registry = WatchedRegistry(ttl_s=60)
+    async with http_cluster(Cluster(0, 1), announced=False, registry=registry) as proxy:
+        d0 = proxy.cluster.decodes[0].registration.http_address
+        await ask(proxy, "decode", d0)
+        proxy.http[0].well = False
+        await registry.until(lambda: not registry.all())
+        url = f"http://{proxy.url}{path.format(d0)}"
+        async with proxy.session.delete(url, headers=KEY) as removed:
+            assert removed.ok
+        said = "Instance was not added here."
+        assert await ask(proxy, "decode", d0, what="remove") == (400, said)
+
+
 async def test_one_whose_engine_hangs_leaves_although_its_door_answers() -> None:
     """Its /health says so: three times in a row, and two good answers bring it back."""
     registry = WatchedRegistry(ttl_s=60)
