@@ -177,7 +177,7 @@ class Admission:
             entry.began = now
             self._book(entry, entry.choices, entry.tokens)
             self.pools.begin(entry, nodes(entry.model))
-            self.queue.charge(entry, entry.tokens)
+            self.queue.begin(entry)
             yield entry
 
     def _admissible(self, nodes: CountNodes) -> Callable[[QueueEntry], bool]:

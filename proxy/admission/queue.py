@@ -109,12 +109,14 @@ class RequestQueue:
         firsts = sorted((own[0] for own in self._waiting.values()), key=self._turn)
         return next(filter(may, firsts), None)
 
+    def begin(self, entry: QueueEntry) -> None:
+        """Charge a request that starts, at its key's virtual time, which is everybody's now."""
+        self._time = self._start(entry)
+        self.charge(entry, entry.tokens)
+
     def charge(self, entry: QueueEntry, tokens: int) -> None:
-        """Charge tokens to its key's virtual time; negative ones are a refund."""
-        start = max(self._time, self._times.get(entry.name, 0.0))
-        if tokens > 0:
-            self._time = start
-        self._times[entry.name] = start + tokens / entry.limits.weight
+        """Correct what its key was charged; negative tokens are a refund."""
+        self._times[entry.name] = self._start(entry) + tokens / entry.limits.weight
         if len(self._times) > self._most_times:
             now = self._time
             self._times = {name: at for name, at in self._times.items() if at > now}
@@ -133,8 +135,11 @@ class RequestQueue:
         return own + sum(_before(each, priority, share, weigh) for each in of_keys.values())
 
     def _turn(self, entry: QueueEntry) -> tuple[int, float, int]:
-        start = max(self._time, self._times.get(entry.name, 0.0))
-        return entry.priority, start, entry.number
+        return entry.priority, self._start(entry), entry.number
+
+    def _start(self, entry: QueueEntry) -> float:
+        """The virtual time at which its key's next request starts."""
+        return max(self._time, self._times.get(entry.name, 0.0))
 
 
 def _before(

@@ -151,14 +151,14 @@ def test_keys_that_were_let_in_are_seldom_looked_through() -> None:
     line = RequestQueue()
     kept = [line._times]
     for number in range(5000):
-        line.charge(QueueEntry(str(number), FREE, 0, 10), 10)
+        line.begin(QueueEntry(str(number), FREE, 0, 10))
         if line._times is not kept[-1]:
             kept.append(line._times)
     assert len(kept) <= 8
-    line.charge(QueueEntry("late", FREE, 0, 10), 10**6)
+    line.begin(QueueEntry("late", FREE, 0, 10**6))
     for number in range(10_000):
-        line.charge(QueueEntry("late", FREE, 0, 10), 10)
-        line.charge(QueueEntry(str(number), FREE, 0, 10), 10)
+        line.begin(QueueEntry("late", FREE, 0, 10))
+        line.begin(QueueEntry(str(number), FREE, 0, 10))
     assert len(line._times) < 10_000, "those that are behind say nothing"
 
 
