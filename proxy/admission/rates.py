@@ -36,8 +36,8 @@ class Bucket:
         return min(self.most, self.level + (now - self.at) * self.most / MINUTE_S)
 
     def take(self, amount: float, now: float) -> None:
-        """Take an amount; a negative one is given back."""
-        self.level, self.at = min(self.most, self.level_at(now) - amount), now
+        """Take an amount; a negative one is given back, and what it cannot hold is lost."""
+        self.level, self.at = self.level_at(now) - amount, now
 
     def wait_s(self, amount: float, now: float) -> float:
         """Seconds until it holds this much, or is full."""
@@ -90,13 +90,15 @@ class RateBuckets:
         entry.charged = entry.tokens
 
     def end(self, entry: QueueEntry, *, now: float) -> None:
-        """Correct the estimate by the tokens that the request had."""
-        self._take(entry, TOKENS, entry.prompt_tokens + entry.produced - entry.charged, now)
+        """Correct the estimate by the tokens that the request had, if it was charged any."""
+        if entry.limits.tokens_per_minute is not None:
+            more = entry.prompt_tokens + entry.produced - entry.charged
+            self._take(entry, TOKENS, more, now)
 
     def undo(self, entry: QueueEntry, *, now: float) -> None:
         """Give back all: the request was never admitted."""
-        self._take(entry, REQUESTS, -1, now)
-        self._take(entry, TOKENS, -entry.charged, now)
+        for what, _, amount, _ in _of(entry):
+            self._take(entry, what, -amount, now)
 
     def headers(self, who: ApiCaller, limits: KeyLimits, *, now: float) -> Mapping[str, str]:
         """OpenAI's `x-ratelimit-*` headers."""

@@ -57,6 +57,10 @@ def test_who_comes_back_when_he_was_told_to_is_let_in() -> None:
         come(door, entry(TOKENS, tokens=55), 0.0)
     assert refused.value.retry_after_s == 6
     come(door, entry(TOKENS, tokens=55), 6.0)
+    rounded, one_a_second = Admission(), KeyLimits(requests_per_minute=60)
+    for _ in range(60):
+        come(rounded, entry(one_a_second), 0.4)
+    come(rounded, entry(one_a_second), 1.4)  # of which a float has a bit less than a second
 
 
 def test_tokens_that_did_not_come_are_given_back_and_those_beyond_are_paid_for() -> None:
@@ -76,6 +80,7 @@ def test_what_is_larger_than_a_minute_goes_when_the_minute_is_whole_and_is_paid_
 ):
     door = Admission()
     come(door, entry(TOKENS, tokens=1200), 0.0)
+    assert remaining(door, TOKENS, "tokens", 0.0) == 0
     with pytest.raises(TokensPerMinute) as refused:
         come(door, entry(TOKENS, tokens=10), 59.0)
     assert refused.value.retry_after_s == 2
@@ -95,6 +100,20 @@ def test_who_was_not_let_in_has_used_nothing() -> None:
     assert remaining(door, limits, "requests", 0.0) == 0
     assert door.withdraw(waits, now=0.0)
     assert remaining(door, limits, "requests", 0.0) == 1
+
+
+def test_a_request_from_before_a_limit_gives_nothing_back_to_it() -> None:
+    door, free = Admission(), KeyLimits()
+    ends = come(door, entry(free, tokens=600), 0.0)
+    waits = entry(KeyLimits(max_requests=1), tokens=600)
+    come(door, waits, 0.0)
+    both = KeyLimits(requests_per_minute=9, tokens_per_minute=600)
+    come(door, entry(both, tokens=500), 0.0)
+    door.record_tokens(ends, 100)
+    assert door.withdraw(waits, now=0.0)
+    door.finish(ends, now=0.0)
+    assert remaining(door, both, "tokens", 0.0) == 100
+    assert remaining(door, both, "requests", 0.0) == 8
 
 
 def test_of_two_limits_one_that_refuses_takes_nothing_of_the_other() -> None:

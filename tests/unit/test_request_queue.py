@@ -28,3 +28,12 @@ def test_an_answer_that_grows_takes_nothing_from_keys_that_had_less() -> None:
         line.push(entry("quiet"))
     line.charge(large, 1)
     assert order(line) == ["quiet"] * 3 + ["loud"] * 3
+
+
+def test_a_key_that_was_away_starts_at_the_others_time_and_not_before_it() -> None:
+    line = RequestQueue()
+    for name in ("a", "b", "a"):
+        line.begin(entry(name))
+    line.push(entry("b"))
+    line.push(entry("away"))
+    assert order(line) == ["b", "away"]
