@@ -10,7 +10,7 @@ One = TypeVar("One", bound=Hashable)
 
 
 class _Filtered(NamedTuple, Generic[One]):
-    """Holds a reference to `given`, since its id is the key."""
+    """Holds a reference to `given`: its id is the key, and no other tuple gets it meanwhile."""
 
     given: tuple[One, ...]
     but: frozenset[One]
@@ -30,7 +30,7 @@ class FilterCache(Generic[One]):
         if not isinstance(given, tuple):
             return [one for one in given if one not in but]
         known = self._kept.get(id(given))
-        if known is None or known.given is not given or known.but != but:
+        if known is None or known.but != but:
             left = tuple(one for one in given if one not in but)
             known = self._kept[id(given)] = _Filtered(given, but, left)
             while len(self._kept) > MOST_KEPT:

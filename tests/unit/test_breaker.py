@@ -169,3 +169,44 @@ def test_backing_off_is_longer_each_time_and_never_twice_the_same() -> None:
         assert all(most / 2 <= delay <= most for delay in delays)
         assert len(delays) > 1
     assert backoff.delay_s(10**6) <= 8
+
+
+def test_it_is_half_open_from_the_end_of_its_time_on() -> None:
+    one = breaker()
+    one.failed(begun=0, now=0, sure=True)
+    assert state(one, RULES.open_s) is HALF_OPEN
+
+
+def test_after_a_failed_call_the_next_time_half_open_has_a_call_of_its_own() -> None:
+    one = breaker()
+    one.failed(begun=0, now=0, sure=True)
+    one.begin(now=1)
+    one.failed(begun=1, now=2, sure=True)
+    assert one.admits(now=4, heard_at=4)
+    one.begin(now=4)
+    one.succeeded(begun=4, now=5)
+    one.failed(begun=5, now=5, sure=True)
+    assert one.admits(now=13, heard_at=13)
+
+
+def test_a_call_to_the_process_before_holds_up_none_to_the_new_one() -> None:
+    one = breaker()
+    one.failed(begun=0, now=0, sure=True)
+    one.begin(now=1)
+    one.restart()
+    assert one.admits(now=2, heard_at=2)
+
+
+def test_failures_that_were_counted_are_not_forgotten_for_being_the_first() -> None:
+    one = breaker()
+    one.failed(begun=100, now=100, sure=False)
+    assert not one.is_reset(now=100)
+    one.succeeded(begun=100, now=100)
+    assert one.is_reset(now=100)
+
+
+def test_one_that_just_opened_is_not_stale() -> None:
+    one = breaker()
+    one.failed(begun=100, now=100, sure=True)
+    assert not one.is_stale(now=101)
+    assert one.is_stale(now=100 + RULES.reset_s)
