@@ -103,7 +103,7 @@ class Breaker:
         if self.opened_at is None:
             self.reported_failures = 0
         elif begun >= self.opened_at:
-            self.opened_at, self.probe_at, self.closed_at = None, None, now
+            self.opened_at, self.closed_at = None, now
 
     def restart(self) -> None:
         """The node restarted: half-open, if not closed."""

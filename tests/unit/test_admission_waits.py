@@ -4,6 +4,7 @@ from proxy.admission.admission import MOST_GUESSED
 from proxy.admission.limits import KeyLimits
 from proxy.admission.pools import NodeCounts
 from proxy.admission.queue import QueueEntry
+from tests.fakes.limits import limits
 from tests.unit.test_admission import Door, door
 
 ONE_AT_ONCE = KeyLimits(max_requests=1)
@@ -29,7 +30,7 @@ def test_tokens_beyond_the_estimate_count_against_the_key() -> None:
     crowd.come("a")
     next_of_b = crowd.come("b")
     crowd.admission.record_tokens(grown, 30)
-    crowd.end(other)
+    crowd.whole(other)
     assert crowd.inside == [grown, next_of_b]
 
 
@@ -123,3 +124,25 @@ def test_requests_ahead_are_those_more_urgent_and_a_fair_share_of_the_rest() -> 
     assert line.admission.queue.ahead_of(light) == 7 + 3 * 5 / 0.5
     line.come("b", heavy, tokens=1000, priority=1)
     assert line.admission.queue.ahead_of(light) == 7 + 3 * 5 / 0.5
+
+
+def test_a_keys_own_tokens_are_limited_too() -> None:
+    crowd, few = door(), KeyLimits(max_tokens=15)
+    crowd.come("a", few)
+    assert crowd.come("a", few).began is None
+    assert crowd.come("b", few).began is not None
+
+
+def test_who_waits_for_decode_nodes_does_not_wait_for_vectors() -> None:
+    crowd = door(node_requests=1, prefill_requests=1)
+    crowd.nodes = NodeCounts(1, 1)
+    crowd = paced(crowd)
+    crowd.admission.record_tokens(crowd.come("b"), 1)
+    crowd.come(pooled=True, tokens=100)
+    assert crowd.come(pooled=True, tokens=1000).began is None
+    assert wait_s(crowd, crowd.come(tokens=20)) == 20 / PACE
+
+
+def test_a_line_for_each_node_is_a_limit_of_nodes() -> None:
+    assert limits(node_queued=1).of_nodes
+    assert not limits(requests=1, tokens=1).of_nodes

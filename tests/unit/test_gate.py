@@ -46,6 +46,35 @@ async def test_a_task_that_is_cancelled_when_its_turn_comes_leaves_its_place() -
     assert (gate.admission.in_use.choices, gate._waiting) == (0, {})
 
 
+async def test_a_task_that_was_cancelled_before_its_turn_is_passed_over() -> None:
+    gate = gate_for_one()
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(gate.enter(ONE))
+        late = asyncio.create_task(waiting(gate, ONE, []))
+        await in_line(gate, 1)
+        late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    assert (gate.admission.in_use.choices, gate._waiting) == (0, {})
+
+
+async def test_a_first_token_lets_in_who_waits_for_the_prompts_place() -> None:
+    gate, began = AdmissionGate(Admission(limits(prefill_requests=1))), list[str]()
+    gate.nodes = lambda _: NodeCounts(1, 1)
+    async with gate.enter(ONE) as first:
+        late = asyncio.create_task(waiting(gate, ONE, began))
+        await in_line(gate, 1)
+        first.record_tokens(1)
+        await late
+    assert began == ["-"]
+
+
+async def test_vectors_take_no_place_of_answers() -> None:
+    gate = AdmissionGate(Admission(limits(node_requests=1)), lambda _: NodeCounts(1, 1))
+    async with gate.enter(AdmissionRequest(10, 0)), gate.enter(ONE):
+        assert gate.admission.in_use.choices == 2
+
+
 async def test_nobody_is_more_urgent_than_the_key_may_be() -> None:
     gate, began = gate_for_one(), list[str]()
     async with gate.enter(ONE):

@@ -1,6 +1,9 @@
 """What transfers show of pairs, which calls count, and what a restart or an absence changes."""
 
+from msgspec.structs import replace
+
 from api.generator import EndEvent, StageEvent
+from discovery.registration import Role
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import BreakerState
 from proxy.health.health import TIDY_S, Health
@@ -82,6 +85,12 @@ def test_a_pair_is_forgotten_once_a_node_of_it_is_gone_or_has_another_role() -> 
     beat(health.registry, "d0", 100)
     health.forget(now=101)
     assert not health.has_failures
+    health = cluster(1, 1)
+    lose(health, pair(health), 1, 1)
+    turned = replace(node(health, "d0").registration, type=Role.PREFILL, turn=1)
+    health.registry.apply(turned, now=2)
+    health.forget(now=2)
+    assert not health.has_failures
 
 
 def test_a_pairs_breaker_is_forgotten_once_it_is_like_new() -> None:
@@ -99,7 +108,10 @@ def test_a_process_that_took_a_nodes_place_is_tried_at_once_but_once() -> None:
     health = cluster(1, 1)
     breaks(health, "d0", 1)
     beat(health.registry, "d0", 1.1, node_id="anew")
-    assert health.state(node(health, "anew"), now=1.2) is BreakerState.HALF_OPEN
+    anew = node(health, "anew")
+    assert health.state(anew, now=1.2) is BreakerState.HALF_OPEN
+    health.begin_call(Plan(None, anew), now=1.2)
+    assert health.healthy([anew], now=1.3) == []
     breaks(health, "anew", 1.3)
     assert health.state(node(health, "anew"), now=1.4) is BreakerState.OPEN
 

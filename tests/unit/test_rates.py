@@ -10,7 +10,7 @@ from proxy.admission.errors import KeyQueueFull, RequestsPerMinute, TokensPerMin
 from proxy.admission.limits import AdmissionLimits, ApiCaller, KeyLimits
 from proxy.admission.pools import NodeCounts
 from proxy.admission.queue import QueueEntry
-from proxy.admission.rates import MINUTE_S, RateBuckets, duration
+from proxy.admission.rates import MINUTE_S, MOST_KEPT, RateBuckets, duration
 
 THREE = KeyLimits(requests_per_minute=3)
 TOKENS = KeyLimits(tokens_per_minute=600)  # ten a second
@@ -231,12 +231,21 @@ def test_one_that_was_started_anew_counts_anew() -> None:
     assert remaining(other, THREE, "requests", 3.0) == 1
 
 
+def test_buckets_that_are_full_again_make_room_for_others() -> None:
+    rates = RateBuckets()
+    for number in range(MOST_KEPT):
+        rates.begin(entry(THREE, str(number)), now=0.0)
+    rates.begin(entry(THREE, "late"), now=MINUTE_S)
+    assert len(rates._buckets) == 1
+
+
 def test_what_is_full_again_is_forgotten_and_told_no_more() -> None:
     one, other = Admission(), Admission()
     come(one, entry(THREE), 0.0)
     told(one, other, 0.0)
     assert not one.rates.reports(now=MINUTE_S)
     told(one, other, MINUTE_S)
+    assert not any(other.rates._heard.values())
     come(one, entry(THREE), MINUTE_S)
     told(one, other, MINUTE_S)
     assert remaining(other, THREE, "requests", MINUTE_S) == 2
