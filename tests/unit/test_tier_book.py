@@ -1,10 +1,11 @@
 """What host memory keeps for whom, when not everybody's KV fits into it."""
 
+from engine.cache_events import Medium
 from engine.request import RequestId
 from engine.tiers.book import TierBook
 from engine.tiers.disk_book import DiskBook
 from engine.tiers.host_book import HostBook
-from engine.tiers.moves import DiskOperation
+from engine.tiers.moves import Copy, DiskOperation
 
 ONE, TWO, THREE, FOUR, FIVE = KEYS = [b"1", b"2", b"3", b"4", b"5"]
 SLOTS = 4
@@ -67,4 +68,84 @@ def test_a_place_on_disk_that_is_free_is_taken_before_a_key_loses_its_own() -> N
     book.forget(ONE)
     assert book.begin(FIVE) == 0
     assert book.find(TWO) == 2
+    book.check()
+
+
+def test_a_block_whose_bytes_are_still_being_read_is_not_restored() -> None:
+    book = full_disk()
+    assert book.fetch(RequestId("first"), [ONE])
+    (job,) = book.jobs
+    assert not book.restore(ONE, 0)
+    assert not book.copies
+    book.finish_job(job, ok=True)
+    assert book.restore(ONE, 0)
+    assert book.copies == [Copy(0, job.slot, out=False)]
+
+
+def test_while_reads_are_overdue_nothing_more_is_fetched() -> None:
+    book, first, second = full_disk(), RequestId("first"), RequestId("second")
+    assert book.fetch(first, [ONE, TWO])
+    book.stop_waiting(first)
+    assert (book.take_ended_fetches(), book.waiting) == ([first], [])
+    book.release(first)
+    for job in book.jobs[:]:
+        assert not book.fetch(second, [THREE])
+        book.finish_job(job, ok=True)
+    assert not book.take_ended_fetches(), "it has ended once"
+    assert book.fetch(second, [THREE])
+    book.check()
+
+
+def test_at_most_half_of_the_slots_wait_to_be_written() -> None:
+    book = TierBook(HostBook(SLOTS), 1)
+    book.add_disk(DiskBook(len(KEYS)))
+    for block, key in enumerate((ONE, TWO, THREE)):
+        book.store(key, block)
+    assert [job.key for job in book.jobs] == [ONE, TWO]
+    assert book.restore(THREE, 3)
+    book.finish_job(book.jobs[0], ok=True)
+    book.store(FOUR, 4)
+    assert [job.key for job in book.jobs] == [ONE, TWO, FOUR]
+    book.check()
+
+
+def test_what_could_not_be_read_is_nowhere_and_holds_up_nobody() -> None:
+    book, first = full_disk(), RequestId("first")
+    assert book.fetch(first, [ONE, TWO])
+    book.finish_job(book.jobs[0], ok=False)
+    assert book.waiting == [first]
+    assert not [*book.media_of(ONE)]
+    book.finish_job(book.jobs[1], ok=True)
+    assert book.take_ended_fetches() == [first]
+    assert not book.restore(ONE, 0)
+    assert book.restore(TWO, 1)
+    book.release(first)
+    book.check()
+    book.check_idle()
+
+
+def test_of_a_disk_that_is_lost_nothing_is_left_and_nobody_waits_for_it() -> None:
+    book, first = full_disk(), RequestId("first")
+    book.store(FIVE, 0)  # which the disk has already
+    assert book.fetch(first, [ONE])
+    book.lose_disk()
+    assert book.take_ended_fetches() == [first]
+    book.release(first)
+    for job in book.jobs:
+        book.finish_job(job, ok=False)
+    assert not book.fetch(first, [TWO])
+    assert [[*book.media_of(key)] for key in (ONE, FIVE)] == [[], [Medium.HOST_MEMORY]]
+    assert [(tier.tier, tier.blocks) for tier in book.load] == [("cpu", 1), ("disk", 0)]
+    book.check()
+
+
+def test_a_disk_without_room_for_anything_is_off() -> None:
+    book = TierBook(HostBook(SLOTS), 1)
+    book.add_disk(DiskBook(len(KEYS)))
+    book.store(ONE, 0)
+    assert book.load[1].on
+    book.finish_job(book.jobs[0], ok=False)
+    assert not book.load[1].on
+    book.store(TWO, 1)
+    assert len(book.jobs) == 1
     book.check()
