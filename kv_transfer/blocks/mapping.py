@@ -105,7 +105,7 @@ WHOLE_BLOCKS = BlockMapping()
 
 def _slots(blocks: Sequence[int], start: int, end: int, per_block: int) -> Sequence[int]:
     if per_block == 1:
-        return blocks[start : max(start, end)]
+        return blocks[start:end]
     places = (divmod(index, per_block) for index in range(start, end))
     return [blocks[block] * per_block + within for block, within in places]
 

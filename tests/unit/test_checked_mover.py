@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from engine.api import KvRegion
+from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
 from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv, PeerUnreachable
 from kv_transfer.integrity.checked import CheckedMover
@@ -86,3 +88,21 @@ def test_blocks_are_looked_at_whatever_their_levels_are() -> None:
         rig.inner.ended = [(read_id, None)]
         _, (_, error) = rig.polls()
         assert isinstance(error, CorruptKv)
+
+
+def test_pieces_are_compared_as_they_are_at_their_source() -> None:
+    """Here the second half of each block comes first."""
+    theirs = np.arange(2 * 8, dtype=np.uint8).reshape(2, 2, 4)
+    memory = theirs[:, ::-1].copy()
+    sums = BlockChecksums([KvRegion(memory.ctypes.data, 8, 2, "cpu")])
+    pieces = MappedPiece(0, 0, 0, 4, 4), MappedPiece(0, 0, 4, 0, 4)
+    checks = [(CheckLevel.FULL, xxh3_64_intdigest(block.tobytes())) for block in theirs]
+    for damage in (False, True):
+        inner = Ended()
+        mover = CheckedMover(inner, sums)
+        cut = BlockMapping(1, 1, 8, 8, pieces)
+        mover.read(ReadOrder(7, ("host", 1), [BlockRun(0, 0, 2)], checks, cut))
+        memory[1, 0, 0] += damage
+        inner.ended = [(7, None)]
+        ((_, error),) = mover.poll()
+        assert isinstance(error, CorruptKv) is damage

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from engine.api import KvRegion
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, CheckLevel
-from kv_transfer.integrity.checksums import BYTES_AT_ONCE, BlockChecksums, gather
+from kv_transfer.integrity.checksums import (
+    BYTES_AT_ONCE,
+    BlockChecksums,
+    combine_regions,
+    gather,
+)
 
 BLOCKS = 3
 SIZES = [1, 63, 64, 65, 1023, 1024, 1025, 1088, 4096, 5000]
@@ -60,6 +65,24 @@ def test_a_sampled_checksum_is_not_of_every_byte() -> None:
     assert sums.of([0], CheckLevel.SAMPLED) == before
     memory[STRIDE_BYTES] ^= 1
     assert sums.of([0], CheckLevel.SAMPLED) != before
+
+
+def test_of_the_last_part_of_a_stride_one_line_is_sampled() -> None:
+    memory, region = memory_of(STRIDE_BYTES + 2 * LINE_BYTES)
+    sums = BlockChecksums([region])
+    before = sums.of([0], CheckLevel.SAMPLED)
+    memory[STRIDE_BYTES + LINE_BYTES] ^= 1
+    assert sums.of([0], CheckLevel.SAMPLED) == before
+    memory[STRIDE_BYTES + LINE_BYTES - 1] ^= 1
+    assert sums.of([0], CheckLevel.SAMPLED) != before
+
+
+def test_sums_of_several_regions_are_combined_block_by_block() -> None:
+    each = [[1, 2, 3], [4, 5, 6]]
+    alone = [combine_regions([[one], [two]]) for one, two in zip(*each, strict=True)]
+    assert combine_regions(each) == [one for (one,) in alone]
+    assert len(set(combine_regions(each))) == 3
+    assert combine_regions(each[:1]) == each[0]
 
 
 @pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])

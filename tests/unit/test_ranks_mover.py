@@ -1,13 +1,20 @@
 """The movers of a node's ranks as one: what each of them reads is a part of a read."""
 
+from dataclasses import dataclass, field
+
 import pytest
+from msgspec.structs import replace
 
 from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
 from kv_transfer.blocks.runs import pair_runs
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import PeerUnreachable
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.ranks import RanksMover
-from tests.unit.test_remote_mover import AT, CUT, Reader, welcome
+from kv_transfer.regions import RemoteRegion
+from kv_transfer.wire import Welcome
+from tests.unit.test_remote_mover import AT, CUT, THEIRS, Reader, welcome
 
 
 def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
@@ -99,6 +106,57 @@ def test_the_only_rank_reads_under_the_number_that_it_is_told() -> None:
     assert mover.orders == [order]
     mover.ends = [(5, None)]
     assert ranks.poll() == [(5, None)]
+
+
+@dataclass
+class Meeting(Reader):
+    """Remembers what it was told of each peer."""
+
+    told: dict[Address, Welcome] = field(default_factory=dict)
+
+    def connect(self, address: Address, welcome: Welcome) -> None:
+        self.told[address] = welcome
+
+
+def test_to_each_mover_every_rank_is_a_peer_with_its_own_memory_and_card() -> None:
+    movers = Meeting(), Meeting()
+    said = replace(
+        welcome(2, 2), regions=(THEIRS, RemoteRegion(999, 64, 8, "cpu")), cards=(b"0", b"1")
+    )
+    RanksMover(movers).connect(AT, said)
+    assert movers[0].told == movers[1].told
+    seen = [(one.engine_id, one.regions, one.cards) for one in movers[0].told.values()]
+    assert seen == [
+        ("source", said.regions[:1], (b"0",)),
+        ("source/1", said.regions[1:], (b"1",)),
+    ]
+
+
+def test_one_rank_reads_from_two_in_parts() -> None:
+    mover = Reader()
+    ranks = RanksMover((mover,))
+    ranks.connect(AT, welcome(2, 2))
+    ranks.read(ReadOrder(5, AT, pair_runs([1], [2]), ((CheckLevel.FULL, 1),), CUT))
+    assert [part.address for part in mover.orders] == [AT, ("source rank 1", 1)]
+    assert [part.checks for part in mover.orders] == [(), ()]
+    mover.ends = [(part.read_id, None) for part in mover.orders]
+    assert ranks.poll() == [(5, None)]
+    assert not ranks._wholes
+
+
+def test_a_rank_that_the_peer_has_not_is_not_read_from() -> None:
+    movers = Reader(), Reader()
+    ranks = RanksMover(movers)
+    ranks.connect(AT, welcome(1, 1))
+    ranks.read(ReadOrder(5, AT, pair_runs([1], [2]), (), CUT))
+    assert [mover.orders for mover in movers] == [[], []]
+    ((_, error),) = ranks.poll()
+    assert isinstance(error, PeerUnreachable)
+
+
+def test_a_peer_without_any_card_is_refused() -> None:
+    with pytest.raises(PeerUnreachable, match="0 cards for 0 ranks"):
+        RanksMover((Reader(),)).connect(AT, welcome(0, 0))
 
 
 class Closing(Reader):

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv_transfer.blocks.runs import merge_runs, pair_runs
+from kv_transfer.blocks.runs import expand_runs, merge_runs, pair_runs
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)))
 first, counts = st.integers(0, 20), st.integers(1, 3)
@@ -42,3 +42,10 @@ def test_on_one_side_those_that_follow_one_another_are_one(
 
 def spelled(found: Sequence[tuple[int, int]]) -> list[int]:
     return [first + i for first, count in found for i in range(count)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 4)), min_size=1, max_size=4))
+def test_every_block_of_a_run_is_listed_in_order(runs: list[tuple[int, int]]) -> None:
+    firsts, counts = np.array(runs, dtype=np.int64).T
+    listed = [block for first, count in runs for block in range(first, first + count)]
+    assert expand_runs(firsts, counts).tolist() == listed
