@@ -67,3 +67,30 @@ def test_nothing_is_borrowed_behind_what_has_left_the_cache() -> None:
     more = [bytes([n]) * 16 for n in range(2)]
     assert engine.borrow("late", [*keys, *more], have=3) is None
     assert engine.load.free_blocks == 8
+
+
+@pytest.mark.parametrize("way", ["keep", "give_back"])
+def test_what_was_borrowed_is_free_again_and_in_the_cache_only_if_it_came(way: str) -> None:
+    engine, keys = with_prompt()
+    wanted = [*keys, *(bytes([n]) * 16 for n in range(3))]
+    borrowed = engine.borrow("loan", wanted, have=2)
+    assert borrowed is not None
+    assert (len(borrowed), engine.load.free_blocks) == (3, 3)
+    getattr(engine, way)("loan")
+    assert engine.load.free_blocks == 8
+    assert engine.known(wanted) == (5 if way == "keep" else 2)
+    assert list(engine.kv.pin(wanted[2:], spare=8)) == (list(borrowed) if way == "keep" else [])
+    engine.kv.check()
+
+
+def test_blocks_that_are_kept_free_for_answers_are_not_lent() -> None:
+    engine = FakeEngine(blocks=8, watermark=1.0)
+    engine.generate(Request(RequestId("before"), PROMPT, Sampling(1)))
+    engine.turn()
+    keys = engine.keys(Request(RequestId("r"), PROMPT))
+    engine.generate(Request(RequestId("grows"), (30,) * 4, Sampling(25)))
+    engine.turn()
+    kept = engine.sequences.kept_free
+    assert kept == engine.load.free_blocks - 1
+    assert len(engine.lend("loan", keys)) == 1
+    assert engine.borrow("more", [bytes(16)], have=0) is None
