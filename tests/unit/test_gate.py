@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import pytest
 
@@ -97,22 +98,25 @@ async def test_an_answer_that_takes_too_long_is_counted_as_that() -> None:
     assert gate.admission.in_use.choices == 0
 
 
-async def test_vectors_say_how_long_prompts_take() -> None:
-    class Embedder:
-        async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
-            nonlocal now
-            now += 3.0
-            return [PooledEvent(b"", 0) for _ in requests]
+@dataclass
+class SlowEmbedder:
+    """It takes three seconds, by the clock that it moves."""
 
-    now, admission = 0.0, Admission(limits(prefill_requests=1))
+    now: float = 0.0
+
+    async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
+        self.now += 3.0
+        return [PooledEvent(b"", 0) for _ in requests]
+
+
+async def test_vectors_say_how_long_prompts_take() -> None:
+    embedder, admission = SlowEmbedder(), Admission(limits(prefill_requests=1))
     nodes = NodeCounts(prefill=1)
-    gate = AdmissionGate(admission, lambda _: nodes, clock=lambda: now)
-    request = PoolingRequest(RequestId("a"), (1, 2))
-    await GatedEmbedder(Embedder(), gate).embed([request])
+    gate = AdmissionGate(admission, lambda _: nodes, clock=lambda: embedder.now)
+    await GatedEmbedder(embedder, gate).embed([PoolingRequest(RequestId("a"), (1, 2))])
     async with gate.enter(ONE):
         late = asyncio.create_task(waiting(gate, ONE, []))
         await in_line(gate, 1)
         (entry,) = gate._waiting
-        assert entry.model is None
         assert admission.wait_s(entry, nodes) == 3.0
     await late
