@@ -78,6 +78,15 @@ def test_an_end_that_the_model_has_no_logit_for_is_not_forced(ignored: bool) -> 
         assert Sampler(VOCABULARY).sample(torch.zeros(1, VOCABULARY), [row]).tokens == [token]
 
 
+def test_what_is_forced_ends_this_answer_where_the_models_own_end_does_not() -> None:
+    nothing = Sampling(
+        allowed_token_ids=(5,), bad_words=((3, 5),), ignore_eos=True, stop_token_ids=(20, 9)
+    )
+    seq = sequence(nothing, answer=(3,), eos=frozenset({END}))
+    logits = torch.zeros(1, VOCABULARY)
+    assert Sampler(VOCABULARY).sample(logits, [SamplerRow(seq)]).tokens == [9]
+
+
 class Ends(Parities):
     """Notes which tokens end the answers of its grammars."""
 
