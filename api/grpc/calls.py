@@ -37,11 +37,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CODES: Mapping[int, grpc.StatusCode] = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     404: grpc.StatusCode.NOT_FOUND,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     501: grpc.StatusCode.UNIMPLEMENTED,
     502: grpc.StatusCode.UNAVAILABLE,
     503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 FOR_GOOD = (400, 404)  # statuses of calls that nobody repeats
 LONGEST_MESSAGE = 500  # of a header, up to 12 bytes a character: clients refuse 8 KiB
@@ -58,6 +56,7 @@ class CallAborted(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Run:
+    name: str
     task: "asyncio.Task[Any]"
     aborted: bool = False
     sent_at: float | None = None
@@ -102,18 +101,18 @@ class _Run:
 class RunningCalls:
     """The calls that run, by the ids that their callers gave them."""
 
-    _runs: dict[str, list[_Run]] = field(default_factory=dict)
+    _runs: set[_Run] = field(default_factory=set)
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs.values()))
+        return len(self._runs)
 
     @asynccontextmanager
     async def entered(self, name: str) -> AsyncGenerator[_Run]:
         """A call of this id runs in this task; CallAborted ends it if `abort` does."""
         task = asyncio.current_task()
         assert task is not None
-        run = _Run(task)
-        self._runs.setdefault(name, []).append(run)
+        run = _Run(name, task)
+        self._runs.add(run)
         try:
             yield run
         except asyncio.CancelledError:
@@ -121,22 +120,21 @@ class RunningCalls:
                 raise CallAborted from None
             raise
         finally:
-            self._runs[name].remove(run)
-            if not self._runs[name]:
-                del self._runs[name]
+            self._runs.remove(run)
 
     def abort(self, names: Iterable[str]) -> None:
         """End the calls of these ids; nothing happens for an id that nobody has, or for ""."""
-        for run in [run for name in names if name for run in self._runs.get(name, ())]:
-            run.abort()
+        wanted = {*names} - {""}
+        for run in self._runs:
+            if run.name in wanted:
+                run.abort()
 
     def abort_unread(self, since: float) -> None:
         """End the calls with a reply that their clients have not read since then."""
-        for name, runs in self._runs.items():
-            for run in runs:
-                if run.sent_at is not None and run.sent_at <= since and not run.aborted:
-                    log.warning("request_id=%s ends: its client does not read", name)
-                    run.abort()
+        for run in self._runs:
+            if run.sent_at is not None and run.sent_at <= since and not run.aborted:
+                log.warning("request_id=%s ends: its client does not read", run.name)
+                run.abort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +195,8 @@ async def _off_loop(request: Message, read: Callable[[], Done]) -> Done:
 
 
 async def _refuse(failure: ApiError | StreamFailed, context: Context) -> None:
-    code = CODES.get(failure.status, grpc.StatusCode.INTERNAL)
     said = f"{failure.param}: {failure}" if _unnamed(failure) else str(failure)
-    await context.abort(code, shortened(said, LONGEST_MESSAGE))
+    await context.abort(CODES[failure.status], shortened(said, LONGEST_MESSAGE))
 
 
 def _encoded(body: Mapping[str, object]) -> bytes:

@@ -27,7 +27,6 @@ MOST_CALLS = 4_096
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
     ("grpc.max_receive_message_length", LARGEST_BODY),
-    ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 10_000),  # a host that died says nothing
     ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),  # no limit

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from api.endpoints import TextEndpoints
-from api.grpc.calls import Completions, Context, RunningCalls
+from api.grpc.calls import Completions, Context, RunningCalls, copy_ids
 from api.grpc.inference import ANSWERS
 from api.grpc.protos import inference_pb2, vllm_engine_pb2
 from api.grpc.server import INFERENCE, VLLM_ENGINE
@@ -79,7 +79,14 @@ class TestTokenIds:
         assert f"maximum context length is {CONTEXT} tokens" in ended.why
 
 
-@pytest.mark.parametrize(("size", "in_thread"), [(10, False), (100_000, True)])
+def test_of_far_more_ids_than_the_context_has_room_for_few_are_copied() -> None:
+    ids = range(200)
+    assert copy_ids(ids, 10, truncates=True) == [*range(180, 200)]
+    assert copy_ids(ids, 100, truncates=True) == [*ids]
+    assert copy_ids(ids, None, truncates=False) == [*ids]
+
+
+@pytest.mark.parametrize(("size", "in_thread"), [(10, False), (10_000, False), (100_000, True)])
 async def test_a_large_request_is_read_in_a_thread_also_where_it_is_refused(
     size: int, *, in_thread: bool
 ) -> None:

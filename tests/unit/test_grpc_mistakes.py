@@ -1,12 +1,18 @@
 """A gRPC call that ends by a mistake: the log tells of ours, the status of a client's."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
-from api.grpc.mistakes import OUR_MISTAKE
+from api.grpc.calls import Context
+from api.grpc.mistakes import OUR_MISTAKE, guarded_stream
+from api.grpc.protos.inference_pb2 import GenerateRequest
 from api.grpc.server import VLLM_ENGINE
 from tests.fakes.grpc_server import FACTS, Refused, asking, refusal, rest, serving
 from tests.fakes.text import FakeDoor, saying
@@ -39,6 +45,29 @@ async def test_a_mistake_of_ours_ends_a_call_that_asks_for_facts() -> None:
     async with serving(saying("the dog"), facts=facts) as caller:
         ended = await refusal(caller.ask("GetLoads", VLLM_ENGINE))
     assert ended == Refused(grpc.StatusCode.INTERNAL, OUR_MISTAKE)
+
+
+async def test_a_refusal_is_nothing_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(saying("the dog")) as caller:
+        for call in (caller.generate(asking(model="no")), caller.stream(asking(model="no"))):
+            assert (await refusal(call)).code is grpc.StatusCode.NOT_FOUND
+    assert caplog.records == []
+
+
+async def test_who_leaves_a_stream_has_closed_it() -> None:
+    closed = asyncio.Event()
+
+    async def replies(request: Message, _context: Context) -> AsyncGenerator[Message]:
+        try:
+            while True:
+                yield request
+        finally:
+            closed.set()
+
+    stream = guarded_stream(replies, GenerateRequest)(b"", cast("Context", None))
+    async with aclosing(stream):
+        await anext(stream)
+    assert closed.is_set()
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x05a", b"\x0a\x01\xff", b"\xff" * 9])

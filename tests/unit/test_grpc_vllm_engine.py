@@ -168,12 +168,13 @@ async def test_params_that_are_none_are_refused(params: str) -> None:
     assert "kv_transfer_params" in ended.why
 
 
-async def test_however_deep_its_params_are_a_request_is_answered_or_refused() -> None:
-    """As deep as can be read may be deeper than can be written."""
+@pytest.mark.parametrize("space", ["", " " * 40_000])
+async def test_however_deep_its_params_are_a_request_is_answered_or_refused(space: str) -> None:
+    """As deep as can be read, in a thread if it is large, may be deeper than can be written."""
     ends = set[grpc.StatusCode]()
     async with serving(saying("the dog")) as caller:
         for depth in range(880, 1_000):
-            params = '{"a":' * depth + "1" + "}" * depth
+            params = '{"a":' * depth + "1" + "}" * depth + space
             try:
                 await caller.engine(asking(kv_transfer_params_json=params))
                 ends.add(grpc.StatusCode.OK)
