@@ -47,14 +47,26 @@ class Health(health.aio.HealthServicer):
 
 @dataclass(slots=True)
 class _Heard:
-    """A watcher, and what it was last told."""
+    """A watcher, and what it was last told. Who writes may be cancelled, but not a write:
+    gRPC has no room for another one before its end.
+    """
 
     context: Any
     status: int | None = None
+    written: "asyncio.Future[None] | None" = None
 
     async def write(self, reply: health_pb2.HealthCheckResponse) -> None:
+        if self.written is not None:
+            await self.written
         self.status = reply.status
-        await self.context.write(reply)
+        self.written = asyncio.ensure_future(self.context.write(reply))
+        self.written.add_done_callback(_note)  # also if nobody waits for it any more
+        await asyncio.shield(self.written)
+
+
+def _note(written: "asyncio.Future[None]") -> None:
+    if not written.cancelled():
+        written.exception()
 
 
 def _is_cancelled() -> bool:

@@ -14,7 +14,7 @@ from engine.request import Grammar, Request, Sampling
 from engine.scheduling.drafting import Drafter, Pace
 from engine.scheduling.sequence import Sequence as Seq
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.checkpoints import VOCABULARY, make_checkpoint
 from tests.fakes.device import DEVICE, FakeAccelerator, on_device
 from tests.fakes.draft_heads import headed, make_head_checkpoint
 from tests.fakes.drafter import drafted_by
@@ -86,8 +86,8 @@ def made(
     model = make_checkpoint(folder / "model", num_hidden_layers=6)
     if request.param == "eagle":
         return model, eagled(make_eagle(folder / "head", words=96), MOST)
-    fewer = {"vocab_size": 100} if request.param == "model of fewer words" else {}
-    draft = make_checkpoint(folder / "draft", num_hidden_layers=1, seed=3, **fewer)
+    words = 100 if request.param == "model of fewer words" else VOCABULARY
+    draft = make_checkpoint(folder / "draft", num_hidden_layers=1, seed=3, vocab_size=words)
     return model, drafted_by(draft, MOST)
 
 

@@ -108,6 +108,8 @@ class Unfinished:
 class Endless:
     """A runner of passes that end when somebody waits."""
 
+    draws = False
+
     def __init__(self) -> None:
         self.hidden = Unfinished()
 
