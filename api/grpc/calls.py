@@ -152,7 +152,8 @@ class RequestForm(Generic[Asked]):
 @dataclass(frozen=True, slots=True)
 class Completions:
     """Begins the answers of gRPC calls. `give_up` is told of a call that is refused for good,
-    with what names KV of its body: no leg will fetch that.
+    or that its client or an abort has ended, with what names KV of its body: unless a leg has
+    begun, none will fetch that.
     """
 
     texts: TextEndpoints
