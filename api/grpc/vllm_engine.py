@@ -3,7 +3,6 @@
 import datetime
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 
 import grpc
@@ -139,16 +138,13 @@ class VllmEngine:
                 data=data, sha256=archive.digest if last else ""
             )
 
-    async def subscribe_kv_events(
+    def subscribe_kv_events(
         self, request: kv_events_pb2.SubscribeKvEventsRequest, context: Context
     ) -> AsyncGenerator[kv_events_pb2.KvEventBatch]:
         """What the prefix cache has, and each change of it."""
         adapters = [name for name, _ in self.facts.adapters]
         after = request.start_sequence_number
-        batches = subscription(self.cache_feed, adapters, after, context)
-        async with aclosing(batches):
-            async for batch in batches:
-                yield batch
+        return subscription(self.cache_feed, adapters, after, context)
 
 
 class _Writer:

@@ -101,7 +101,9 @@ class HeadDrafter:
                 pieces.append(_Piece(seq, start, tokens, blocks, rows, draws))
         self._ran, self._drawing = None, {}
         if pieces:
-            self._run(self._limited(pieces), hidden)
+            pieces = sorted(self._limited(pieces), key=_is_chunk)
+            drawing = self._drawn_at_once([one.seq for one in pieces if one.draws])
+            self._run(pieces, hidden, drawing)
             assert self._ran is not None
             self._ran.hidden[-1, 0].item()  # other nodes read filled blocks
 
@@ -148,6 +150,11 @@ class HeadDrafter:
             return pieces
         return [piece._replace(draws=False) for piece in pieces]
 
+    def _drawn_at_once(self, seqs: Seq[Sequence]) -> SamplingPlan | None:
+        """How the runner draws behind these, with the pass; None: the host does, later."""
+        at_once = seqs and self.runner.draws and can_be_chained(seqs)
+        return draws_behind(seqs) if at_once else None
+
     def _may_draft(self, seq: Sequence) -> bool:
         decodes = seq.blocks and not seq.parks  # what ended, or was pooled, has none
         return bool(decodes) and self._pace(seq).allowed(seq, seq.tokens_left - 1) > 0
@@ -170,22 +177,21 @@ class HeadDrafter:
         for seq in seqs:
             row, start = self._drawing[seq], len(seq.tokens) - 2 + drafted
             pieces.append(_Piece(seq, start, [UNREAD], seq.blocks, range(row, row + 1)))
-        self._run(pieces, None, sources, drawing)
+        self._run(pieces, None, drawing, sources)
         assert self._ran is not None
         assert self._ran.pending is not None, "as the pass before it drew, this one does"
         return self._ran.pending
 
     def _run(
         self,
-        pieces: Iterable[_Piece],
+        pieces: Seq[_Piece],
         hidden: Tensor | None,
-        sources: Seq[int] = (),
         drawing: SamplingPlan | None = None,
+        sources: Seq[int] = (),
     ) -> None:
-        """Run one pass behind the model's, whose tokens the runner draws if it can, or behind
-        the head's own.
+        """Run one pass behind the model's, or behind the head's own: single tokens, then
+        chunks.
         """
-        pieces = sorted(pieces, key=_is_chunk)
         tokens, picks, self._drawing = list[int](), list[int](), {}
         for piece in pieces:
             tokens += piece.tokens
@@ -194,8 +200,6 @@ class HeadDrafter:
                 picks.append(len(tokens) - 1)
         spans = [Span(one.start, len(one.tokens), one.blocks) for one in pieces]
         singles = sum(span.length == 1 for span in spans)
-        if picks and hidden is not None and self.runner.draws and can_be_chained(self._drawing):
-            drawing = draws_behind(self._drawing)
         plan = Plan(tokens, spans[:singles], spans[singles:], picks, drawing, sources)
         self._ran = self.runner.run(plan, [one.rows for one in pieces], hidden)
 
