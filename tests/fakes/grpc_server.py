@@ -1,5 +1,6 @@
 """A gRPC server over a Generator that plays a script, and a client of all its calls."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,7 @@ FACTS = ServerFacts(
 )
 
 
+LOOPS: set[asyncio.AbstractEventLoop] = set()
 NEWER = b"\x98\x06\x01"  # field 99 is 1
 
 
@@ -124,7 +126,13 @@ async def serving(
     cache_feed: CacheFeed | None = None,
     parcel: TextParcel | None = None,
 ) -> AsyncGenerator[Caller]:
-    """A node's gRPC server, as it is until the context is left."""
+    """A node's gRPC server, as it is until the context is left; each on the process's one loop.
+
+    gRPC's queue belongs to the process. What a call that was left brings late goes to the loop
+    that the call was made on; where that one is closed, another test finds an error in its log.
+    """
+    LOOPS.add(asyncio.get_running_loop())
+    assert len(LOOPS) == 1, "only tests in files named test_grpc_* have the loop of gRPC"
     server, running, declined = GrpcServer.listen("127.0.0.1:0"), RunningCalls(), list[Leg]()
 
     async def decline(leg: Leg) -> None:

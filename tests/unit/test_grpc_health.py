@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from api.grpc.health import LEAVES, NOT_SERVING, SERVING, Health
@@ -16,7 +17,7 @@ from tests.fakes.grpc_server import FACTS, Caller, Refused, refusal, serving
 from tests.fakes.text import saying
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def caller() -> AsyncGenerator[Caller]:
     async with serving(saying("the dog")) as caller:
         yield caller

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import grpc
 import pytest
+import pytest_asyncio
 from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -21,7 +22,7 @@ from tests.fakes.text import OneToken, saying
 NAMES = ["vllm.Inference", "vllm.Control", "vllm.grpc.engine.VllmEngine"]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def caller() -> AsyncGenerator[Caller]:
     async with serving(saying("the dog")) as caller:
         yield caller
