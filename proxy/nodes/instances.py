@@ -36,9 +36,15 @@ NO_NODE = (
 )
 NO_OBJECT = 'The body has to be a JSON object: {"type": "decode", "instance": "10.0.0.5:8200"}.'
 NO_TYPE = f"Invalid instance type. It has to be one of {', '.join(ROLES)}."
+NO_FIELD = "An instance has no field `{}`: its fields are {}."
+SILENT = (
+    "Instance already exists: it is silent now, and comes back by itself once it answers. "
+    "To add it as something else, remove it first."
+)
 AS_ADDRESS = "It has to be the node's HOST:PORT."
 
 INSTANCE, BOOTSTRAP, LONGEST = "instance", "bootstrap_port", "max_model_len"
+FIELDS = ("type", INSTANCE, BOOTSTRAP, LONGEST)
 MOONCAKE, MOONCAKE_PORT = "MooncakeConnector", 8998
 ABOUT_VLLM = "/server_info?config_format=json"
 _encode = msgspec.msgpack.encode
@@ -72,6 +78,8 @@ def read_instance(data: bytes) -> Instance:
         raise InstanceError(f"The body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise InstanceError(NO_OBJECT)
+    if unknown := [name for name in body if name not in FIELDS]:
+        raise InstanceError(NO_FIELD.format(unknown[0], ", ".join(FIELDS)), unknown[0])
     instance = check_instance(body.get("type"), body.get("instance"), ("type", "instance"))
     return with_facts(instance, body.get(BOOTSTRAP), body.get(LONGEST))
 
@@ -140,8 +148,10 @@ class Instances:
         await self.peers.put(INSTANCE, instance.address, _encode(registration))
 
     def _must_be_new(self, address: str) -> None:
-        if address in self._known or self.registry.at(address):
+        if self.registry.at(address):
             raise InstanceError("Instance already exists.", "instance")
+        if address in self._known:
+            raise InstanceError(SILENT, "instance")
 
     async def remove(self, instance: Instance) -> None:
         """Remove a node; raises InstanceError if it was not added by hand."""

@@ -16,7 +16,6 @@ from tests.fakes.raw_http import HANG, Step, answer, raw_server
 from tests.fakes.watched import WatchedRegistry
 
 KEY = {"X-API-Key": ADMIN}
-KINDS, PLACE = "It has to be one of prefill, decode.", "It has to be the node's HOST:PORT."
 GAP_S = 0.05
 DEEP = b"[" * 100_000
 VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m", "max_model_len": 64}]})]
@@ -129,45 +128,6 @@ async def test_who_is_no_node_is_not_added(scripts: list[list[bytes]]) -> None:
         assert not proxy.registry.all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "instance", "said"),
-    [
-        ("both", "h:1", f"Invalid instance type. {KINDS}"),
-        (None, "h:1", f"Invalid instance type. {KINDS}"),
-        ([], "h:1", f"Invalid instance type. {KINDS}"),
-        ("decode", "h", f"Invalid instance format. {PLACE}"),
-        ("decode", 1, f"Invalid instance format. {PLACE}"),
-        ("decode", "h:0", f"Invalid port number. {PLACE}"),
-        ("decode", "http://h:1", f"Invalid instance address. {PLACE}"),
-        ("decode", "::1:80", f"Invalid instance address. {PLACE}"),
-    ],
-)
-async def test_what_is_no_instance_is_told_so(
-    kind: object, instance: object, said: str
-) -> None:
-    async with http_cluster(Cluster(0, 0)) as proxy:
-        assert await ask(proxy, kind, instance) == (400, said)
-
-
-@pytest.mark.parametrize("body", [b"[]", b"1", b'"decode"', b"null"])
-async def test_a_body_that_is_no_object_is_told_what_it_has_to_be(body: bytes) -> None:
-    async with http_cluster(Cluster(0, 0)) as proxy:
-        for what in ("add", "remove"):
-            url = f"http://{proxy.url}/instances/{what}"
-            async with proxy.session.post(url, data=body, headers=KEY) as answered:
-                assert answered.status == 400
-                assert "has to be a JSON object: {" in (await answered.json())["detail"]
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", DEEP])
-async def test_any_other_body_is_400(body: bytes) -> None:
-    async with http_cluster(Cluster(0, 0)) as proxy:
-        url = f"http://{proxy.url}/instances/add"
-        async with proxy.session.post(url, data=body, headers=KEY) as answered:
-            assert answered.status == 400
-            assert (await answered.json())["error"]["message"]
-
-
 async def test_only_the_admin_adds() -> None:
     async with http_cluster(Cluster(0, 0)) as proxy:
         assert (await proxy.post("/instances/add", {}))[0] == 403
@@ -221,6 +181,9 @@ async def test_one_that_is_silent_can_be_removed_by_its_address(path: str) -> No
         await ask(proxy, "decode", d0)
         proxy.http[0].well = False
         await registry.until(lambda: not registry.all())
+        code, told = await ask(proxy, "decode", d0)
+        assert (code, told[:24]) == (400, "Instance already exists:")
+        assert "it is silent" in told
         url = f"http://{proxy.url}{path.format(d0)}"
         async with proxy.session.delete(url, headers=KEY) as removed:
             assert removed.ok
