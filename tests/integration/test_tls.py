@@ -53,7 +53,9 @@ async def test_a_look_before_the_door_hears_that_tls_has_ended_harms_nobody(
 
 async def test_a_client_that_does_not_begin_tls_is_hung_up_on(tmp_path: Path) -> None:
     path, http = certificate(trustme.CA(), tmp_path), limited_protocol(ConnectionLimiter())
-    config = uvicorn.Config(Quart("door"), http=http, lifespan="off", ssl_certfile=path)
+    config = uvicorn.Config(
+        Quart("door"), http=http, lifespan="off", log_config=None, ssl_certfile=path
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
