@@ -4,13 +4,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from errno import EDQUOT, EFBIG, ENOSPC
 
 from engine.tiers.host_memory import CopyEvent, HostMemory
 from engine.tiers.moves import DiskJob, DiskOperation
-from engine.tiers.slab import Slab
+from engine.tiers.slab import FULL, Slab
 
-FULL = ENOSPC, EDQUOT, EFBIG
 log = logging.getLogger(__name__)
 
 

@@ -15,7 +15,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from errno import ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +31,7 @@ PAGE = 4096
 MOST_AT_ONE_PATH = 64
 OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 NOTHING = bytes(ENTRY.size)
+FULL = ENOSPC, EDQUOT, EFBIG
 
 
 class Slab:
@@ -84,7 +85,7 @@ class Slab:
         head = bytearray(HEAD_BYTES)
         count = os.preadv(self._blocks, [head, into], place * self._stride)
         if count != HEAD_BYTES + self.block_bytes or bytes(head) != _head(key, into):
-            os.pwrite(self._index, NOTHING, place * ENTRY.size)
+            self._put_entry(NOTHING, place)
             return False
         self._enter(key, place)
         return True
@@ -99,7 +100,18 @@ class Slab:
 
     def _enter(self, key: bytes, place: int) -> None:
         self._uses += 1
-        os.pwrite(self._index, _entry(key, self._uses, place), place * ENTRY.size)
+        self._put_entry(_entry(key, self._uses, place), place)
+
+    def _put_entry(self, entry: bytes, place: int) -> None:
+        """Update the index. Without room the old entry stays: the block itself is not affected.
+
+        Some file systems need room even to overwrite.
+        """
+        try:
+            os.pwrite(self._index, entry, place * ENTRY.size)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
 
     def _entries(self) -> Iterator[tuple[int, bytes, int]]:
         """Last use, key and place of all valid entries whose place is in the file."""

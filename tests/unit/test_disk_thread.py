@@ -1,12 +1,13 @@
 """The thread under the engine: order, errors, and an engine over it that comes again."""
 
 import logging
+import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from errno import EIO
+from errno import EDQUOT, EIO, ENOSPC
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -127,6 +128,35 @@ def test_a_full_disk_keeps_what_it_has_and_says_so_once(
     assert [one.getMessage().partition(":")[0] for one in caplog.records] == [
         "the KV tier on disk does not grow any more"
     ]
+    disk.close()
+
+
+@pytest.mark.parametrize("full", [ENOSPC, EDQUOT])
+def test_a_disk_without_room_for_the_index_still_has_its_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: int
+) -> None:
+    """As on a file system that copies on write, where overwriting takes room as well."""
+    memory = host()
+    disk = DiskThread(slab(tmp_path), memory)
+    disk.submit([job(DiskOperation.WRITE, 1, 1)], DONE)
+    results(disk, 1)
+
+    def fail(*_: object) -> int:
+        raise OSError(full, "no room")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    asked = [
+        job(DiskOperation.READ, 1, 3),
+        job(DiskOperation.READ, 2, 0),
+        job(DiskOperation.WRITE, 0, 2),
+    ]
+    for one in asked:
+        disk.submit([one], DONE)
+    assert [ok for _, ok in results(disk, 3)] == [True, False, True]
+    disk.submit([job(DiskOperation.READ, 0, 0)], DONE)
+    assert [ok for _, ok in results(disk, 1)] == [True]
+    assert [memory.slots[n].unique().tolist() for n in (0, 3)] == [[2], [1]]
+    assert not disk.broken
     disk.close()
 
 
