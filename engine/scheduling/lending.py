@@ -33,6 +33,7 @@ class BlockLoans:
 
         If there are none, there is no loan. A name that is in use is an error.
         """
+        self._check_is_new(name)
         pinned = self.sequences.kv.pin(keys, self._spare)
         if pinned:
             self._open(name, _Loan(pinned))
@@ -41,8 +42,10 @@ class BlockLoans:
     def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
         """New blocks for all keys after the first `have`, whose blocks are held as well.
 
-        None, and no loan, if there is no room, or if the first `have` are no longer cached.
+        None, and no loan, if there is no room, or if the first `have` are no longer cached. A
+        name that is in use is an error.
         """
+        self._check_is_new(name)
         kv, missing = self.sequences.kv, len(keys) - have
         pinned = kv.pin(keys[:have], self._spare)
         if len(pinned) < have or missing > self._spare:
@@ -69,8 +72,10 @@ class BlockLoans:
     def _spare(self) -> int:
         return max(0, self.sequences.kv.free_blocks - self.sequences.kept_free)
 
-    def _open(self, name: str, loan: _Loan) -> None:
-        if name in self._loans:
+    def _check_is_new(self, name: str) -> None:
+        if name in self._loans:  # before a block is taken: nobody would give it back
             raise ValueError(f"loan {name} is open already")
+
+    def _open(self, name: str, loan: _Loan) -> None:
         self._loans[name] = loan
         self.sequences.loans = len(self._loans)

@@ -60,10 +60,13 @@ class SequenceManager:
             self._arrivals += 1
             seq.arrival = self._arrivals
 
+    def check_is_new(self, request_id: RequestId) -> None:
+        """Raise ValueError for an id that is in use."""
+        if request_id in self.known:
+            raise ValueError(f"request {request_id} is here already")
+
     def register(self, seq: Sequence) -> None:
-        """Register it by its request id; raises ValueError for an id that is in use."""
-        if seq.request_id in self.known:
-            raise ValueError(f"request {seq.request_id} is here already")
+        """Register it by its request id, which `check_is_new` has passed."""
         self.known[seq.request_id] = seq
 
     def admit(self, seq: Sequence) -> bool:

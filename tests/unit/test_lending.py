@@ -94,3 +94,16 @@ def test_blocks_that_are_kept_free_for_answers_are_not_lent() -> None:
     assert kept == engine.load.free_blocks - 1
     assert len(engine.lend("loan", keys)) == 1
     assert engine.borrow("more", [bytes(16)], have=0) is None
+
+
+def test_a_name_in_use_opens_no_loan_and_takes_no_block() -> None:
+    engine, keys = with_prompt()
+    assert engine.lend("loan", keys[:1])
+    free = engine.load.free_blocks
+    with pytest.raises(ValueError, match="loan loan is open already"):
+        engine.lend("loan", keys)
+    with pytest.raises(ValueError, match="loan loan is open already"):
+        engine.borrow("loan", [*keys, bytes(16)], have=2)
+    assert engine.load.free_blocks == free
+    engine.give_back("loan")
+    engine.sequences.check_idle()
