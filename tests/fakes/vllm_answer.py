@@ -18,7 +18,12 @@ class Answer:
     tokens: tuple[int, ...]
     said: Mapping[str, Any]
     textual: bool
-    handed: dict[str, Any] | None
+    handed: dict[str, Any] | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop token ends it."""
+        return self.places[-1][0] in (self.said.get("stop_token_ids") or ())
 
     @property
     def places(self) -> list[tuple[int, Any]]:

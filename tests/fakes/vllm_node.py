@@ -77,7 +77,10 @@ class Asked:
 
 @dataclass
 class VllmNode:
-    """`go` is waited for before a prompt is run; `engine` is another one after a restart."""
+    """`go` is waited for before a prompt is run; `engine` is another one after a restart.
+
+    `left` is set once a caller has hung up before its answer.
+    """
 
     role: Role
     network: Network
@@ -95,6 +98,7 @@ class VllmNode:
     queries: int = 0
     go: asyncio.Event = field(default_factory=asyncio.Event)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.go.set()
@@ -106,6 +110,13 @@ class VllmNode:
     async def answer(self, asked: Asked) -> Response:
         self.calls.append(asked)
         self.begun.set()
+        try:
+            return await self._answer(asked)
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+
+    async def _answer(self, asked: Asked) -> Response:
         textual = asked.path == "/v1/completions"
         try:
             tokens, said = self._checked(asked, textual)
@@ -118,10 +129,9 @@ class VllmNode:
         params = asked.params or {}
         if params.get("do_remote_prefill"):
             await self._fetch(asked, tokens)
-        handed = None
-        if params.get("do_remote_decode"):
-            handed = await self._hand_over(asked, tokens)
-        answer = Answer(self.cached, tokens, said, textual, handed)
+        answer = Answer(self.cached, tokens, said, textual)
+        if params.get("do_remote_decode") and not answer.stopped:  # vLLM's own condition
+            answer.handed = await self._hand_over(asked, tokens)
         if asked.body["stream"]:
             response = Response(answer.frames(), content_type="text/event-stream")
             response.timeout = None
