@@ -74,6 +74,11 @@ class Asked:
     def name(self) -> str:
         return self.headers["x-request-id"]
 
+    @property
+    def kind(self) -> str:
+        """The type of its answer."""
+        return "text/event-stream" if self.body["stream"] else "application/json"
+
 
 @dataclass
 class VllmNode:
@@ -91,6 +96,7 @@ class VllmNode:
     bootstrap_port: int | None = None
     key: str | None = None
     fails: int = 0
+    says_nothing: int = 0  # so many answers are of status 200 and empty
     cached: int = 0
     context: int | None = None
     told_context: int | None = None
@@ -125,6 +131,9 @@ class VllmNode:
         if self.fails:
             self.fails -= 1
             return _error(500, "KV load failure")
+        if self.says_nothing:
+            self.says_nothing -= 1
+            return Response(b"", content_type=asked.kind)
         await self.go.wait()
         params = asked.params or {}
         if params.get("do_remote_prefill"):

@@ -5,8 +5,9 @@ import contextlib
 
 import pytest
 
+from discovery.registration import Role
 from tests.fakes.vllm_cluster import PATIENCE_S, ask, behind, golden, pair, tokens_of
-from tests.fakes.vllm_node import Connector
+from tests.fakes.vllm_node import Connector, VllmNode
 
 PULL, *AT_ONCE = Connector
 
@@ -61,3 +62,17 @@ async def test_an_answer_that_ends_with_prefills_token_ends(
             await decode.left.wait()
     assert len(prefill.calls) == 2
     assert not prefill.network.offered
+
+
+@pytest.mark.parametrize("connector", Connector)
+@pytest.mark.parametrize("role", Role)
+async def test_an_empty_answer_of_status_200_is_none(connector: Connector, role: Role) -> None:
+    """It went on to clients as it was (vllm-ascend#13140, vllm#52276)."""
+    prefill, decode = pair(connector)
+    others = (VllmNode(one, prefill.network, connector) for one in Role)
+    hit = prefill if role is Role.PREFILL else decode
+    async with behind(prefill, decode, *others) as proxy, asyncio.timeout(PATIENCE_S / 2):
+        hit.says_nothing = 1
+        for _ in range(4):  # all pairs, in turn
+            assert tokens_of(await ask(proxy)) == golden()
+        assert not hit.says_nothing
