@@ -128,13 +128,13 @@ class VllmNode:
             tokens, said = self._checked(asked, textual)
         except Refused as error:
             return _error(400, str(error))
+        await self.go.wait()
         if self.fails:
             self.fails -= 1
             return _error(500, "KV load failure")
         if self.says_nothing:
             self.says_nothing -= 1
             return Response(b"", content_type=asked.kind)
-        await self.go.wait()
         params = asked.params or {}
         if params.get("do_remote_prefill"):
             await self._fetch(asked, tokens)

@@ -41,7 +41,12 @@ async def test_decode_does_not_wait_for_what_prefill_failed_to_compute(
     async with behind(prefill, decode) as proxy, asyncio.timeout(PATIENCE_S / 2):
         await ask(proxy)
         prefill.fails = 1
-        assert tokens_of(await ask(proxy)) == golden()
+        prefill.go.clear()
+        decode.begun.clear()
+        asking = asyncio.create_task(ask(proxy))
+        await decode.begun.wait()
+        prefill.go.set()
+        assert tokens_of(await asking) == golden()
         await decode.left.wait()
 
 
