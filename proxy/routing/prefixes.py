@@ -80,7 +80,7 @@ class PrefixIndex:
         return 0 if cache is None else _known_prefix(names, cache.names) * STRIDE
 
     def holders(self, names: PrefixHashes, most: int) -> list[str]:
-        """Ids of nodes that hold a prefix of these hashes, longest first; about `most`."""
+        """Ids of nodes that hold a prefix of these hashes, longest first; at most `most`."""
         found = dict[str, None]()
         for name in reversed(names[: _known_prefix(names, self._holders)]):
             if len(found) >= most:
@@ -151,8 +151,7 @@ class PrefixIndex:
         if cache := self._caches.pop(node_id, None):
             for name in cache.names:
                 self._unhold(node_id, name)
-            if self._at.get(cache.address) == node_id:
-                del self._at[cache.address]
+            del self._at[cache.address]
 
     def _unhold(self, node_id: str, name: bytes) -> None:
         holders = self._holders[name]

@@ -107,3 +107,25 @@ def test_a_name_in_use_opens_no_loan_and_takes_no_block() -> None:
     assert engine.load.free_blocks == free
     engine.give_back("loan")
     engine.sequences.check_idle()
+
+
+def test_blocks_in_use_are_lent_although_more_is_kept_free_than_there_is() -> None:
+    engine = FakeEngine(blocks=8, watermark=1.0)
+    engine.generate(Request(RequestId("before"), PROMPT, Sampling(1)))
+    engine.turn()
+    keys = engine.keys(Request(RequestId("r"), PROMPT))
+    first = engine.lend("one", keys)
+    engine.generate(Request(RequestId("grows"), (30,) * 4, Sampling(25)))
+    engine.turn()
+    assert engine.sequences.kept_free > engine.load.free_blocks
+    assert list(engine.lend("other", keys)) == list(first)
+    assert len(first) == 2
+
+
+def test_of_what_was_borrowed_and_kept_the_end_is_evicted_first() -> None:
+    engine, keys = with_prompt()
+    wanted = [*keys, *(bytes([n]) * 16 for n in range(3))]
+    assert engine.borrow("loan", wanted, have=2)
+    engine.keep("loan")
+    engine.kv.take(4)  # three that are blank, and one that is evicted
+    assert engine.known(wanted) == 4

@@ -14,7 +14,7 @@ from proxy.routing.in_flight import PlanInFlight, RoutingState
 from proxy.routing.plan import Plan, RoutingQuery
 from proxy.routing.prefix_aware import PrefixAware
 from proxy.routing.prefix_hashes import STRIDE, hash_prefixes
-from proxy.routing.prefixes import LEAST_NAMES, PrefixIndex
+from proxy.routing.prefixes import LEAST_NAMES, MOST_NODES, PrefixIndex
 
 
 def node(number: int, start: str = "a", blocks: int = 0) -> Node:
@@ -89,6 +89,40 @@ def test_who_had_less_has_forgotten_what_is_older_too() -> None:
     assert prefixes.cached(node(0), hash_prefixes(b"", old)) == 0
     assert prefixes.cached(node(0), hash_prefixes(b"", missed)) == 4 * STRIDE
     assert prefixes.cached(node(0), hash_prefixes(b"", late)) == 4 * STRIDE
+
+
+def test_who_had_less_of_a_beginning_has_forgotten_what_went_on_from_it() -> None:
+    prefixes, begun = PrefixIndex(), prompt(0, 2)
+    send(prefixes, node(0), (*begun, *prompt(10_000, 2)))
+    send(prefixes, node(0), (*begun, *prompt(20_000, 2)), cached=0)
+    names = hash_prefixes(b"", (*begun, *prompt(10_000, 2)))
+    assert prefixes.cached(node(0), names) == 2 * STRIDE
+
+
+def test_what_was_sent_again_is_not_taken_back_with_the_first() -> None:
+    prefixes, names = PrefixIndex(), hash_prefixes(b"", prompt(0, 4))
+    first, again = prefixes.send(node(0), names), prefixes.send(node(0), names)
+    first.take_back()
+    again.computed(0)
+    assert prefixes.cached(node(0), names) == 4 * STRIDE
+
+
+def test_of_too_many_nodes_the_one_that_was_longest_sent_nothing_is_forgotten() -> None:
+    prefixes, tokens = PrefixIndex(), prompt(0, 1)
+    for number in (*range(MOST_NODES), 0, MOST_NODES):
+        send(prefixes, node(number), tokens)
+    names = hash_prefixes(b"", tokens)
+    assert prefixes.cached(node(0), names) == STRIDE
+    assert prefixes.cached(node(1), names) == 0
+
+
+def test_no_more_holders_are_named_than_asked_for_and_none_is_kept_without_a_node() -> None:
+    prefixes, names = PrefixIndex(), hash_prefixes(b"", prompt(0, 2))
+    sent = [prefixes.send(node(number), names) for number in range(5)]
+    assert prefixes.holders(names, 2) == ["0a", "1a"]
+    for one in sent:
+        one.take_back()
+    assert not prefixes._holders
 
 
 def test_what_is_still_on_its_way_is_not_taken_for_forgotten() -> None:
