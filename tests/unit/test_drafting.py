@@ -129,3 +129,23 @@ def test_drafting_rests_once_patience_is_at_an_end_and_for_as_long_as_it_says() 
     assert pace.allowed(seq, 8) == 0
     seq.tokens += [1]
     assert pace.allowed(seq, 8) > 0
+
+
+def test_a_batch_rests_until_one_token_more_lets_any_of_its_sequences_draft() -> None:
+    drafter = NgramDrafter(SpeculativeConfig(num_speculative_tokens=4))
+    first, other = sequence(1), sequence(1)
+    for seq in [first, other] * PATIENCE:
+        drafter.record_acceptance(seq, 1, 0)
+    first.tokens += [1] * ((1 << PATIENCE) - 2)
+    assert drafter.rests([first, other])
+    first.tokens += [1]
+    assert not drafter.rests([first, other])
+
+
+def test_as_many_earlier_places_are_compared_as_it_says() -> None:
+    for between, found in ((CANDIDATES - 1, 2), (CANDIDATES, 2 + 2 * CANDIDATES)):
+        others = [token for other in range(between) for token in (10 + other, 1)]
+        tokens = [9, 1, *others, 9, 1]
+        index = NgramIndex(1)
+        index.add_tokens(tokens)
+        assert index.find(tokens, longest=5) == found
