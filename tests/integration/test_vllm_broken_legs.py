@@ -30,6 +30,9 @@ async def test_a_client_that_leaves_leaves_both_nodes(connector: Connector) -> N
             await asking
         for node in asked:
             await node.left.wait()
+    calls = [len(node.calls) for node in (prefill, decode)]
+    assert calls == [2, len(asked)], "nobody is asked for a client that has left"
+    assert not prefill.network.offered
 
 
 @pytest.mark.parametrize("connector", AT_ONCE)

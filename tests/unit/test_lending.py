@@ -8,13 +8,19 @@ from tests.fakes.engine import FakeEngine
 PROMPT = tuple(range(9))  # two full blocks of 4, and a token
 
 
-def with_prompt(blocks: int = 8) -> tuple[FakeEngine, list[bytes]]:
+def with_prompt(watermark: float = 0) -> tuple[FakeEngine, list[bytes]]:
     """An idle engine that has the prompt in its cache, and the keys of its blocks."""
-    engine, request = FakeEngine(blocks=blocks, watermark=0), Request(RequestId("r"), PROMPT)
+    engine, request = FakeEngine(blocks=8, watermark=watermark), Request(RequestId("r"), PROMPT)
     keys = list(engine.keys(request))
     engine.generate(Request(RequestId("before"), PROMPT, Sampling(1)))
     engine.turn()
     return engine, keys
+
+
+def begin_to_grow(engine: FakeEngine) -> None:
+    """A request runs for whose answer blocks are kept free, if any are."""
+    engine.generate(Request(RequestId("grows"), (30,) * 4, Sampling(25)))
+    engine.turn()
 
 
 def test_an_idle_engine_knows_an_open_loan_from_a_leak() -> None:
@@ -84,12 +90,8 @@ def test_what_was_borrowed_is_free_again_and_in_the_cache_only_if_it_came(way: s
 
 
 def test_blocks_that_are_kept_free_for_answers_are_not_lent() -> None:
-    engine = FakeEngine(blocks=8, watermark=1.0)
-    engine.generate(Request(RequestId("before"), PROMPT, Sampling(1)))
-    engine.turn()
-    keys = engine.keys(Request(RequestId("r"), PROMPT))
-    engine.generate(Request(RequestId("grows"), (30,) * 4, Sampling(25)))
-    engine.turn()
+    engine, keys = with_prompt(watermark=1.0)
+    begin_to_grow(engine)
     kept = engine.sequences.kept_free
     assert kept == engine.load.free_blocks - 1
     assert len(engine.lend("loan", keys)) == 1
@@ -110,13 +112,9 @@ def test_a_name_in_use_opens_no_loan_and_takes_no_block() -> None:
 
 
 def test_blocks_in_use_are_lent_although_more_is_kept_free_than_there_is() -> None:
-    engine = FakeEngine(blocks=8, watermark=1.0)
-    engine.generate(Request(RequestId("before"), PROMPT, Sampling(1)))
-    engine.turn()
-    keys = engine.keys(Request(RequestId("r"), PROMPT))
+    engine, keys = with_prompt(watermark=1.0)
     first = engine.lend("one", keys)
-    engine.generate(Request(RequestId("grows"), (30,) * 4, Sampling(25)))
-    engine.turn()
+    begin_to_grow(engine)
     assert engine.sequences.kept_free > engine.load.free_blocks
     assert list(engine.lend("other", keys)) == list(first)
     assert len(first) == 2
