@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,7 @@ DRAFT_TOKENS, HEAD_TOKENS = 8, 3  # a head's further drafts are made of its own,
 LONGEST_LOOKUP = 64
 LORA_FLAG = "--lora-modules"
 SPECULATIVE_FLAG = "--speculative-config"
+SpeculativeMethod = Literal["ngram", "draft_model", "mtp", "eagle3"]
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +26,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     the engine chooses.
     """
 
-    method: Literal["ngram", "draft_model", "mtp", "eagle3"] | None = None
+    method: SpeculativeMethod | None = None
     model: str | None = None
     num_speculative_tokens: Annotated[int, Meta(ge=1, le=MOST_SPECULATIVE_TOKENS)] | None = None
     disable_by_batch_size: Annotated[int, Meta(ge=1)] | None = None
@@ -65,7 +66,9 @@ def read_speculative_config(text: str) -> SpeculativeConfig:
     try:
         return msgspec.json.decode(text, type=SpeculativeConfig)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{SPECULATIVE_FLAG}: {error}") from error
+        known = ", ".join(get_args(SpeculativeMethod))
+        methods = f"; methods are {known}" if "`$.method`" in str(error) else ""
+        raise ValueError(f"{SPECULATIVE_FLAG}: {error}{methods}") from error
 
 
 class LoraModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

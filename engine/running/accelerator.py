@@ -105,7 +105,8 @@ def read_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise UnusableDevice(f"--device {name}: {error}") from error
+        known = "cpu, or a CUDA device: cuda, cuda:1"
+        raise UnusableDevice(f"--device {name}: no device has this name; {known}") from error
 
 
 def _must_exist(name: str, device: torch.device) -> None:

@@ -39,7 +39,7 @@ def test_a_head_drafts_few_tokens_unless_told() -> None:
         ("", "must not be empty"),
         ("ngram", "--speculative-config"),
         ("[]", "--speculative-config"),
-        ('{"method": "eagle"}', "method"),
+        ('{"method": "eagle"}', "methods are ngram, draft_model, mtp, eagle3"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens"),
         ('{"num_speculative_tokens": 65}', "num_speculative_tokens"),
         ('{"prompt_lookup_min": 0}', "prompt_lookup_min"),
