@@ -187,10 +187,9 @@ def _alone_plan(end: NodeCost, first_s: float, why: PlanReason) -> Plan:
 
 
 def bytes_of_token(node: Node) -> float:
-    """Bytes of KV per token, by the node's layout; 0: unknown."""
-    layout = node.registration.kv_layout or {}
-    regions, ranks = layout.get("block_bytes"), layout.get("tensor_parallel_size", 1)
-    if not isinstance(regions, list | tuple) or not isinstance(ranks, int):
+    """Bytes of KV per token over all ranks, by the node's layout; 0: unknown."""
+    regions = (node.registration.kv_layout or {}).get("block_bytes")
+    if not isinstance(regions, list | tuple):
         return 0.0
-    each = sum(one for one in regions if isinstance(one, int | float))
-    return each * ranks / block_tokens(node)
+    block_bytes = sum(one for one in regions if isinstance(one, int | float))
+    return block_bytes / block_tokens(node)

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 
 from bench.routing.__main__ import cell
@@ -10,7 +11,10 @@ from bench.routing.traces import Chats
 from discovery.node import Node
 from discovery.registration import Registration, Role
 from engine.request import Request, RequestId, Sampling
+from kv_transfer.blocks.mapping import map_blocks
+from kv_transfer.layout import KvLayout
 from proxy.routing.claims import PromptWork, WorkTiming
+from proxy.routing.cost_based import bytes_of_token
 from proxy.routing.costs import Costs, of_work
 from proxy.routing.linear_fit import LinearFit
 
@@ -85,6 +89,14 @@ def test_answers_are_as_long_as_those_before_unless_they_are_told_to_be() -> Non
     assert come(max_tokens=10) == 10
     assert come(max_tokens=1000, ignore_eos=True) == 1000
     assert come(max_tokens=1000, min_tokens=500) == 500
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_as_much_kv_is_foretold_as_ranks_move(ranks: int) -> None:
+    layout = KvLayout("float32", 16, 4, (4096 // ranks,) * ranks, ranks)
+    said = Registration(Role.DECODE, "d:80", "", kv_layout=msgspec.to_builtins(layout))
+    moved = map_blocks(layout, layout).slot_bytes
+    assert bytes_of_token(Node(said, 0.0)) * layout.block_size == moved
 
 
 def test_estimates_come_true_once_something_was_learnt() -> None:
