@@ -46,7 +46,7 @@ from proxy.models.cache import ParcelCache, default_folder
 from proxy.models.catalogue import Catalogue, ModelSettings
 from proxy.models.fetching import HttpFetcher
 from proxy.models.model_pools import ConfiguredNames
-from proxy.models.model_wait import SETTLE_S, ModelWait
+from proxy.models.model_wait import STARTUP_S, ModelWait
 from proxy.models.text_store import ModelText, ModelTextStore
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.connection_pool import ConnectionPool, open_connections
@@ -161,7 +161,7 @@ def build(
         health,
         max_tries=config.tries,
         recovery_wait_s=config.recovery_wait_s,
-        settled_at=time.monotonic() + SETTLE_S,
+        startup_until=time.monotonic() + STARTUP_S,
     )
     pooling = PoolingPipeline(pipeline, client)
     kept = TimelineStore(config.timeline_kept)

@@ -124,7 +124,7 @@ class PoolingPipeline:
         seen = [pipeline.registry.last_seen(role, model) for role in Role]
         latest = max((one for one in seen if one is not None), default=None)
         lately = latest is not None and now - latest <= pipeline.recovery_wait_s
-        hopeful = tries.failure or lately or now < pipeline.settled_at
+        hopeful = tries.failure or lately or now < pipeline.startup_until
         return pipeline.recovery_wait_s if hopeful else 0.0
 
     async def _watched(

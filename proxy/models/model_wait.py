@@ -11,20 +11,20 @@ from proxy.admission.limits import QUEUED
 from proxy.errors import NoNodeAvailable
 
 RETRY_S = 0.05
-SETTLE_S = 3.0  # after a start: by then all nodes have registered
+STARTUP_S = 3.0  # after a start: by then all nodes have registered
 RETRYABLE = (TooBusy, ModelNotFound, NoNodeAvailable)
 Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
 class ModelWait:
-    """A request waits `wait_s` for text, and until `settle_s` after the start for an unknown
+    """A request waits `wait_s` for text, and until `startup_s` after the start for an unknown
     model; never beyond its timeout, by default `timeout_s`. At most `most` requests wait, as
     each holds its body in memory.
     """
 
     wait_s: float = 30.0
-    settle_s: float = SETTLE_S
+    startup_s: float = STARTUP_S
     timeout_s: float | None = None
     most: int = QUEUED
     clock: Callable[[], float] = time.monotonic
@@ -32,7 +32,7 @@ class ModelWait:
     _begun: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """`settle_s` counts from now."""
+        """`startup_s` counts from now."""
         self._begun = self.clock()
 
     async def wait(self, find: Callable[[], Found], timeout_s: float | None) -> Found:
@@ -59,4 +59,4 @@ class ModelWait:
             return True
         if isinstance(reason, TooBusy):
             return now - begun >= self.wait_s
-        return now - self._begun >= self.settle_s
+        return now - self._begun >= self.startup_s

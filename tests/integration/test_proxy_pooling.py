@@ -234,7 +234,7 @@ async def test_right_after_its_start_a_proxy_waits_for_its_nodes() -> None:
     cluster, client = Cluster(1, 0), Hanging(1)
     cluster.registry = registry = Registry(ttl_s=5)
     started = replace(
-        cluster.pipeline, registry=registry, recovery_wait_s=30, settled_at=cluster.now + 3
+        cluster.pipeline, registry=registry, recovery_wait_s=30, startup_until=cluster.now + 3
     )
     ask = [PoolingRequest(RequestId("r"), (1,))]
     pooled = asyncio.create_task(PoolingPipeline(started, client).embed(ask))

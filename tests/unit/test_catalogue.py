@@ -85,7 +85,7 @@ async def test_a_model_whose_nodes_are_gone_is_known_for_a_while() -> None:
 
 async def test_right_after_the_start_a_name_is_waited_for() -> None:
     rig = Rig()
-    rig.catalogue.model_wait.settle_s = 3.0
+    rig.catalogue.model_wait.startup_s = 3.0
     finding = asyncio.create_task(rig.find("a"))
     await asyncio.sleep(0)
     rig.beat("a:1", model="a")
