@@ -34,7 +34,7 @@ class _CacheFetch:
     cache: CacheHint
     keys: Sequence[bytes]
     have: int  # the number of these blocks that are here
-    until: float
+    until: float  # when the prompts stop waiting, unless the blocks have come
     upto: int = 0  # the number of blocks including those that are pulled
     ticket: KvTicket | None = None
 

@@ -17,8 +17,8 @@ class DecodeJob:
     request: Request
     ticket: KvTicket
     leg: Leg
-    since: float
-    held: bool = False
+    since: float  # when its leg arrived at the node's HTTP server
+    held: bool = False  # the sink keeps the lease of its ticket alive
     aborted: bool = False
 
     def waited_stage(self, stage: str, now: float) -> StageEvent:

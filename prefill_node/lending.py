@@ -12,7 +12,7 @@ class CacheLender:
 
     engine: Engine
     source: KvSource
-    _names: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)  # of loans, by ticket id
     _count: int = 0
 
     def answer_requests(self) -> None:

@@ -31,12 +31,12 @@ class Pull:
     """A ticket between `hold` or `pull` and its Arrived."""
 
     ticket: KvTicket
-    heard_at: float
+    heard_at: float  # when its source last said something about it, or it began
     number: int = 0  # of two pulls under one name, the later has the higher number
     state: HandOverState = HandOverState.QUEUED
     offer_id: str | None = None  # the offer that the ticket's name stands for, once known
     into: Sequence[int] | None = None  # None while it is only held
-    theirs: list[int] = field(default_factory=list)
+    theirs: list[int] = field(default_factory=list)  # the source's blocks, in order
     # of each slot of `theirs`, or of none
     checks: list[ExpectedChecksum] = field(default_factory=list)
     level: CheckLevel = CheckLevel.FULL  # the least thorough of the checksums' levels
@@ -46,9 +46,9 @@ class Pull:
     sealed: Sealed | None = None
     error: TransferError | None = None
     looked_at: float = -math.inf
-    moving_since: float = 0.0
+    moving_since: float = 0.0  # while reads are in flight: since when
     num_bytes: int = 0  # read, or being read
-    seconds: float = 0.0
+    seconds: float = 0.0  # with reads in flight
 
     @property
     def address(self) -> Address:
