@@ -13,7 +13,7 @@ from discovery.address import parse_address
 from proxy.nodes.connection import NodeConnection, ReplyTimeouts
 from proxy.nodes.connection_errors import ConnectionClosed, HostGone, NoConnection
 
-KEEPALIVE_S = 4.0  # less than a server's 5 s, so that the server rarely hangs up first
+KEEPALIVE_S = 4.0  # less than uvicorn's usual 5 s: the server rarely hangs up first
 CONNECT_S = 3.0
 # the kernel buffers up to 6 MiB for a slow reader, and delivers as much at once
 UNREAD_BYTES = 64 << 10
