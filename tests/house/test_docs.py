@@ -2,27 +2,33 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import UnionType
+from typing import get_args
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from api import bodies, generate, generated, generator
-from api.door.limiter import ConnectionLimiter
+from api.door.limiter import ConnectionFault, ConnectionLimiter
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING, POOLING
 from api.pooling import bodies as pooled
 from api.tools import deltas, functions, tool_choice
 from deploy.cli import app
 from discovery.registration import Load, Registration, Role
 from discovery.registry import Registry
+from engine.ranks.messages import RankMessage
 from engine.request import ReasoningMarks, Sampling
-from kv_transfer import ticket
+from kv_transfer import ticket, wire
 from kv_transfer.layout import KvLayout
-from node.metrics import NodeMetrics
+from node import ipc
+from node.metrics import NO_FAILURES, NodeMetrics
 from proxy.admin.status import cluster_status
 from proxy.admission.gate import AdmissionGate
+from proxy.app import COUNTED
+from proxy.errors import Cause
 from proxy.health.health import Health
 from proxy.observing.admission_metrics import AdmissionMetrics, ConnectionMetrics
 from proxy.observing.metrics import ProxyMetrics
@@ -69,6 +75,7 @@ STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
         ),
     ],
 }
+MESSAGES = [wire.FromSink, wire.FromSource, ipc.ToEngine, ipc.FromEngine, RankMessage]
 HONOURED = {
     "completions": set(bodies.CompletionBody.__struct_fields__),
     "chat": set(bodies.ChatBody.__struct_fields__),
@@ -78,6 +85,14 @@ REFUSED: dict[str, Mapping[str, tuple[object, ...]]] = {
     "completions": COMPLETIONS,
     "chat": CHAT,
     "node call": NODE_SAMPLING,
+}
+
+
+LABELS: dict[str, Iterable[str]] = {
+    "pdserve_kv_load_failures_total": NO_FAILURES,
+    "pdserve_proxy_requests_total": COUNTED,
+    "pdserve_proxy_retries_total": Cause,
+    "pdserve_proxy_connections_refused_total": [one.reason for one in ConnectionFault],
 }
 
 
@@ -128,6 +143,14 @@ def test_metrics_are_those_that_are_scraped() -> None:
         assert told == set(metrics_of(registry))
 
 
+@pytest.mark.parametrize("metric", LABELS)
+def test_every_value_of_a_label_is_in_its_metric_s_row(metric: str) -> None:
+    page = read("docs/reference/metrics.md")
+    rows = table(page, "Of a node") + table(page, "Of the proxy")
+    (row,) = [one for one in rows if one["metric"] == f"`{metric}`"]
+    assert set(LABELS[metric]) <= set(SPAN.findall(row["meaning"]))
+
+
 def test_pages_name_no_metric_that_is_not_there() -> None:
     registries = NodeMetrics().registry, of_the_proxy(), worker_count_registry(lambda: 1)
     known = {name for registry in registries for name, _ in metrics_of(registry)}
@@ -140,6 +163,13 @@ def test_every_field_on_the_wire_is_on_its_page(page: str) -> None:
     named = set(re.findall(r"\w+", code_of((REFERENCE / page).read_text())))
     missing = {name for kind in STRUCTS[page] for name in kind.__struct_fields__} - named
     assert not missing
+
+
+@pytest.mark.parametrize("messages", MESSAGES)
+def test_every_message_is_among_the_protocols(messages: UnionType) -> None:
+    rows = table(read("docs/architecture.md"), "Protocols")
+    told = {word for row in rows for word in re.findall(r"\w+", row["carries"])}
+    assert {message.__name__ for message in get_args(messages)} <= told
 
 
 def test_every_key_of_the_status_is_on_the_page() -> None:
