@@ -1,6 +1,12 @@
 """The loop of a node's engine process: prefill, decode and pooling over one engine.
 
-One `prepare` and one `run` are a step. Pure: engine_process.py has the sockets.
+One `prepare` and one `run` are a step. Pure: engine_process.py has the sockets. The ways of a
+leg, from `submit` on:
+
+    any          waits for its grammar, if it has one, and is submitted again
+    prefill      waits for KV of an earlier turn, if it is worth it ──▶ PrefillWorker
+    with ticket  DecodeWorker: waits for room, then for its KV
+    whole        DecodeWorker: runs from its prompt on
 """
 
 from collections.abc import Iterator, Mapping, Sequence

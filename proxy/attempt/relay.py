@@ -4,6 +4,16 @@ A leg's failure does not always end the attempt. While the prefill leg is open, 
 offer, so a decode node that has no room, or dies before its first token, can be replaced by
 another with the same ticket. Once the KV has arrived, the prefill leg is no longer needed; if
 it breaks off just before, the decode node is given a moment to report that the KV is there.
+
+    who fails   when                                  what follows
+    prefill     before its token                      the attempt fails
+                after it, decode has not started      decode has a moment to start, or it fails
+                decode has started                    nothing; breakers learn of it
+    decode      the KV is on offer, it may be retried another decode node, the same ticket
+                otherwise                             the attempt fails
+
+Decode has started once it sent a prompt event or a token: it has the KV, or runs the prompt.
+While the client waits for the prompt's log-probabilities, no failure of prefill is passed over.
 """
 
 from collections import Counter
