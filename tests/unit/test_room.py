@@ -9,6 +9,7 @@ from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
+from tests.fakes.drafter import Oracle
 from tests.fakes.engine import FakeEngine
 from tests.unit.test_tiers import LONG, on_disk
 
@@ -166,6 +167,30 @@ def test_what_a_drafter_noted_of_blocks_goes_with_them() -> None:
     engine.turn()
     assert engine.load.preemptions == 1
     assert seq.drafting is None
+
+
+def test_drafts_take_blocks_but_none_that_a_next_token_may_need() -> None:
+    """With one token to a block, two answers have 8 of 13, and each may need another."""
+    engine = FakeEngine(blocks=13, block_size=1, chunk=64, watermark=0)
+    engine.scheduler.drafter = Oracle(length=lambda: 2, right=lambda: 0)
+    for name in ("one", "other"):
+        engine.generate(Request(RequestId(name), tuple(name.encode()[:3]), Sampling(6)))
+    engine.turn()
+    engine.schedule()
+    assert sorted(len(chunk.drafts) for chunk in engine.scheduler.batch) == [0, 2]
+    assert engine.load.free_blocks == 3
+
+
+def test_a_reservation_is_not_held_up_by_who_came_after_its_first_try() -> None:
+    engine = FakeEngine(blocks=8, block_size=1, watermark=0)
+    engine.generate(Request(RequestId("runs"), (3,) * 4, Sampling(1)))
+    engine.schedule()
+    reserved = Request(RequestId("r"), (5,) * 6, Sampling(1))
+    assert engine.reserve(reserved) is None
+    engine.generate(Request(RequestId("came after"), (4,) * 6, Sampling(1)))
+    engine.step()
+    assert engine.sequences.waiting.first
+    assert engine.reserve(reserved)
 
 
 def test_nothing_is_read_from_disk_for_who_finds_no_room() -> None:
