@@ -22,6 +22,7 @@ from proxy.foreign.bodies import (
     generate_body,
 )
 from proxy.foreign.completions import decode_completion
+from proxy.foreign.replay import Replay
 from proxy.foreign.vllm_nodes import LegHandOver, VllmNodes
 from proxy.nodes.calling import OK, NodeRequest, check_status, read_leg
 from proxy.nodes.connection import NodeConnection, ReplyTimeouts
@@ -51,9 +52,10 @@ class VllmClient:
         hand_over = await self._hand_over(node, leg, outer_id)
         if hand_over.ticket is not None:
             yield TicketEvent(hand_over.ticket)
-        wanted = request.sampling.max_tokens - len(request.generated)
+        replay = Replay.of(node.node_id, request)
+        wanted = request.sampling.max_tokens - len(replay.request.generated)
         reader = LegReader(leg.hold, False, wanted)
-        leg_call = _LegCall(node, request, leg, outer_id, hand_over)
+        leg_call = _LegCall(node, replay.request, leg, outer_id, hand_over)
         send = partial(self._send, leg_call, reader)
         try:
             async with aclosing(read_leg(node, reader, send, self.ending_s)) as events:
@@ -62,7 +64,8 @@ class VllmClient:
                         self._doubt(node, leg)
                     elif isinstance(event, TicketEvent):
                         self._learn_ticket(leg_call, event)
-                    yield event
+                    if (new := replay.new_part(event)) is not None:
+                        yield new
         except NodeFailed:
             self._doubt(node, leg)
             raise

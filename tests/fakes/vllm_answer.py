@@ -8,11 +8,15 @@ import msgspec
 
 from engine.request import Request, RequestId, Sampling
 from tests.fakes.model import alone, likelihood
+from tests.fakes.text import byte_level
 
 
 @dataclass
 class Answer:
-    """To one call; `textual` at `/v1/completions`."""
+    """To one call; `textual` at `/v1/completions`. Of several choices it is the first one.
+
+    A form begins with the answer, as vLLM has it, whatever the prompt ends with.
+    """
 
     cached: int
     tokens: tuple[int, ...]
@@ -22,8 +26,16 @@ class Answer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop token ends it."""
-        return self.places[-1][0] in (self.said.get("stop_token_ids") or ())
+        """Whether a stop token ends it, or its form."""
+        said = [token for token, _ in self.places]
+        by_token = said[-1] in (self.said.get("stop_token_ids") or ())
+        return by_token or tuple(said) == self.form
+
+    @property
+    def form(self) -> tuple[int, ...] | None:
+        """What it has to be."""
+        asked = self.said.get("structured_outputs")
+        return byte_level().encode(asked["choice"][0]) if asked else None
 
     @property
     def places(self) -> list[tuple[int, Any]]:
@@ -32,9 +44,10 @@ class Answer:
         stops = tuple(self.said.get("stop_token_ids") or ())
         sampling = Sampling(**known, stop_token_ids=stops, logprobs=self.said.get("logprobs"))
         asked = Request(RequestId("r"), self.tokens, sampling)
+        said = alone(asked) if self.form is None else self.form[: sampling.max_tokens]
         return [
             (token, self._logprobs(likelihood(token, sampling, position)))
-            for position, token in enumerate(alone(asked), len(self.tokens))
+            for position, token in enumerate(said, len(self.tokens))
         ]
 
     def whole(self) -> dict[str, Any]:
@@ -51,9 +64,12 @@ class Answer:
             "kv_transfer_params": self.handed,
         }
 
-    async def frames(self) -> AsyncGenerator[bytes]:
+    async def frames(self, breaks_at: int | None = None) -> AsyncGenerator[bytes]:
+        """All of it, or as many tokens as come before the node breaks off."""
         places = self.places
         for number, place in enumerate(places, 1):
+            if breaks_at is not None and number > breaks_at:
+                return
             choice = self._choice([place], last=number == len(places))
             yield _frame({**self._head(), "choices": [choice]})
         yield b"data: [DONE]\n\n"
@@ -65,12 +81,13 @@ class Answer:
 
     def _choice(self, places: list[tuple[int, Any]], *, last: bool) -> dict[str, Any]:
         tokens = [token for token, _ in places]
-        stopped = tokens[-1] in (self.said.get("stop_token_ids") or ())
+        stopped = last and self.stopped
+        by_token = stopped and self.form is None
         choice: dict[str, Any] = {
             "index": 0,
             "token_ids": tokens,
             "finish_reason": ("stop" if stopped else "length") if last else None,
-            "stop_reason": tokens[-1] if last and stopped else None,
+            "stop_reason": tokens[-1] if by_token else None,
             "logprobs": self._told([told for _, told in places]),
         }
         return {"text": "x", "prompt_token_ids": None, **choice} if self.textual else choice

@@ -42,9 +42,13 @@ class Connector(StrEnum):
 
 @dataclass
 class Network:
-    """Whose KV was offered, by engine and name."""
+    """Whose KV was offered, by engine and name.
+
+    `breaks_at`: the next stream breaks off behind so many tokens, whoever's it is.
+    """
 
     offered: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    breaks_at: int | None = None
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def offer(self, engine: str, name: str, tokens: tuple[int, ...]) -> None:
@@ -142,7 +146,8 @@ class VllmNode:
         if params.get("do_remote_decode") and not answer.stopped:  # vLLM's own condition
             answer.handed = await self._hand_over(asked, tokens)
         if asked.body["stream"]:
-            response = Response(answer.frames(), content_type="text/event-stream")
+            breaks_at, self.network.breaks_at = self.network.breaks_at, None
+            response = Response(answer.frames(breaks_at), content_type="text/event-stream")
             response.timeout = None
             return response
         return _json(answer.whole())
