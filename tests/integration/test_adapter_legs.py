@@ -116,6 +116,34 @@ async def test_over_http_the_nodes_that_have_it_answer_every_choice() -> None:
             assert said["choices"][0]["token_ids"] == alone(request(None))
 
 
+def only_where(kind: str) -> Cluster:
+    """Two prefill and two decode nodes; those of one kind were started with the adapter."""
+    cluster = Cluster(2, 2, engine=adapted)
+    for name, node in cluster.nodes.items():
+        said = HERE if name.startswith(kind) else THERE
+        node.registration = msgspec.structs.replace(node.registration, **said)
+    return cluster
+
+
+async def test_over_http_decode_nodes_that_alone_have_it_run_its_prompts() -> None:
+    """Nobody runs them without it, not even once (dynamo#11520)."""
+    async with http_cluster(only_where("d"), parcels=parcels(), recovery_wait_s=10) as proxy:
+        for number in range(4):
+            status, said = await ask(proxy, "sql", request_id=f"r{number}")
+            assert (status, said["model"]) == (200, "sql")
+            assert said["choices"][0]["token_ids"] == alone(request())
+        legs = {name: node.legs for name, node in proxy.cluster.nodes.items()}
+        assert legs == {"p0": 0, "p1": 0, "d0": 2, "d1": 2}
+
+
+async def test_over_http_what_only_prefill_nodes_have_is_not_answered_without_it() -> None:
+    async with http_cluster(only_where("p"), parcels=parcels(), tries=2) as proxy:
+        status, said = await ask(proxy, "sql")
+        assert status == 503
+        assert "no decode node" in said["error"]["message"]
+        assert not any(node.legs for node in proxy.cluster.nodes.values())
+
+
 async def test_over_http_it_survives_a_node_that_dies() -> None:
     cluster = half_upgraded()
     cluster.nodes["p1"].script[3] = Ill.KILL

@@ -2,13 +2,16 @@
 
 import asyncio
 
+import pytest
+
 from engine.request import Request, RequestId, Sampling
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
 
-REQUESTS = 1024
+REQUESTS, FEWER = 1024, 256
 SEATS, BLOCKS, TURN_S = 4, 24, 0.001  # of each node: a few prompts at a time
+TOKENS = 4 * BLOCKS
 
 
 def small() -> FakeEngine:
@@ -28,6 +31,24 @@ async def test_a_burst_far_beyond_all_room_is_answered_to_the_last() -> None:
     )
     said = await asyncio.gather(*map(cluster.ask, asked))
     assert said == [alone(one) for one in asked]
+    assert cluster.suspects == []
+    cluster.settle()
+    assert cluster.leaked_blocks == 0
+
+
+@pytest.mark.parametrize("sizes", [(4, 8), (8, 4), (12, 4)])
+async def test_between_nodes_that_are_not_alike_too(sizes: tuple[int, int]) -> None:
+    """They failed under load only (vllm#43523, sglang#15674)."""
+    prefill, decode = (
+        lambda size=size: FakeEngine(blocks=TOKENS // size, seats=SEATS, block_size=size)
+        for size in sizes
+    )
+    cluster = Cluster(2, 2, engine=prefill, decode_engine=decode, turn_s=TURN_S)
+    asked = [request(number) for number in range(FEWER)]
+    said = await asyncio.gather(*map(cluster.ask, asked))
+    assert said == [alone(one) for one in asked]
+    assert all(sink.blocks_copied for sink in cluster.sinks)
+    assert not any(node.loop.load_failures for node in cluster.decodes)
     assert cluster.suspects == []
     cluster.settle()
     assert cluster.leaked_blocks == 0
