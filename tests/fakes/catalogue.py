@@ -58,8 +58,8 @@ class Rig:
         if isinstance(parcel, TextParcel):
             self.nodes.parcels.setdefault(address, parcel)
             more["text_digest"] = parcel.digest
-        said = {"fingerprint": "f", "max_model_len": 100, **more}
-        one = Registration(role, address, "h:0", address, model, **said)  # type: ignore[arg-type]
+        said = {"fingerprint": "f", "max_model_len": 100, "node_id": address, **more}
+        one = Registration(role, address, "h:0", model=model, **said)  # type: ignore[arg-type]
         self.registry.apply(one, now=self.now)
 
     async def load(self) -> None:

@@ -37,7 +37,6 @@ from node.role_controller import RoleController
 from proxy.errors import NodeFailed
 from tests.fakes.node import FakeNode
 
-TRACING = ("traceparent", "tracestate")
 PATIENCE_S = 60.0
 CLUSTER_KEY = "the cluster's"
 
@@ -62,7 +61,7 @@ class HttpNode:
     well: bool = True
     open: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
-    seen: Mapping[str, str | None] = field(default_factory=dict)
+    seen: Mapping[str, str] = field(default_factory=dict)
     niceness: list[int] = field(default_factory=list)
     metrics: NodeMetrics = field(default_factory=NodeMetrics)
 
@@ -141,7 +140,7 @@ def node_app(http: HttpNode) -> Quart:
     @app.post("/inference/v1/generate")
     async def generate() -> Response:
         body: Any = await request.get_data(as_text=False)
-        http.seen = {name: request.headers.get(name) for name in TRACING}
+        http.seen = {name.lower(): value for name, value in request.headers.items()}
         try:
             call = http.resolved(decode_call(body, request_id=RequestId("without")))
         except WireError as error:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from discovery.signed_calls import Signing
+from proxy.admin.guard import Guard
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
 from tests.fakes.http_node import CLUSTER_KEY
@@ -34,6 +35,19 @@ async def test_with_one_key_on_both_sides_all_calls_are_let_in() -> None:
         assert (await proxy.post("/v1/embeddings", {"input": "the cat"}))[0] == 200
         assert (await proxy.post("/instances/p0/drain", {}, **HAND))[0] != 401
         assert refusals(proxy, "unsigned") == refusals(proxy, "forged") == [0, 0]
+
+
+async def test_a_clients_key_is_passed_on_to_no_node() -> None:
+    """Nor replaces another there (vllm-ascend#15250)."""
+    guard = Guard(("sk-client",), ADMIN)
+    key = {"Authorization": "Bearer sk-client"}
+    for keys in (key, key | HAND):
+        async with http_cluster(Cluster(1, 1), guard=guard) as proxy:
+            assert (await proxy.post("/v1/completions", COMPLETION, **keys))[0] == 200
+            for node in proxy.http:
+                told = " ".join(f"{name}: {value}" for name, value in node.seen.items())
+                assert "content-length" in told
+                assert not [one for one in ("sk-client", ADMIN) if one in told]
 
 
 @KEYS

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from typing import Any
 
 import msgspec
 import pytest
 
 from discovery.registration import Registration, Role
 from tests.fakes.cluster import Cluster
-from tests.fakes.http_cluster import http_cluster
+from tests.fakes.http_cluster import CONTEXT, http_cluster
 from tests.fakes.vllm_cluster import (
     CALM,
     PATIENCE_S,
@@ -79,6 +80,39 @@ async def test_the_clients_trace_goes_on_at_both(*, token_endpoint: bool) -> Non
     assert status == 200
     heard = [one.headers["traceparent"] for one in prefill.calls + decode.calls]
     assert heard == [PARENT] * 2
+
+
+LIMITS: list[dict[str, Any]] = [
+    {},
+    {"max_tokens": 6},
+    {"max_completion_tokens": 6},
+    {"max_tokens": 6, "max_completion_tokens": 6, "min_tokens": 6},
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("token_endpoint", [True, False])
+async def test_a_chat_is_one_token_at_prefill_and_as_long_as_asked_at_decode(
+    limits: dict[str, Any], stream: bool, token_endpoint: bool
+) -> None:
+    """Under whichever name it is asked for, or none (production-stack#747, llm-d-router#403).
+
+    The fake refuses a prefill leg that is longer or streamed, and all fields it does not know.
+    """
+    prefill, decode = pair(token_endpoint=token_endpoint)
+    async with behind(prefill, decode) as proxy:
+        said = [{"role": "user", "content": "the cat"}]
+        chat = {"messages": said, "temperature": 0, "stream": stream, **limits}
+        status, data = await proxy.post("/v1/chat/completions", chat)
+    assert status == 200, data
+    asked = [
+        one.body if "prompt" in one.body else one.body["sampling_params"]
+        for one in (*prefill.calls, *decode.calls)
+    ]
+    room = CONTEXT - len(decode.calls[0].body["prompt" if not token_endpoint else "token_ids"])
+    assert [one["max_tokens"] for one in asked] == [1, 6 if limits else room]
+    assert [one.body["stream"] for one in (*prefill.calls, *decode.calls)] == [False, True]
 
 
 async def test_push_asks_both_at_once_from_the_second_request_on() -> None:

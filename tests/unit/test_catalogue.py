@@ -16,6 +16,7 @@ from tests.fakes.catalogue import Rig
 from tests.fakes.text import parcel_of_text
 
 P, D = Role.PREFILL, Role.DECODE
+TTL_S = 6.0
 CHAT = [{"role": "user", "content": "hi"}]
 GARBAGE = pack({"tokenizer.json": b"{"})
 
@@ -63,6 +64,23 @@ async def test_all_that_live_nodes_serve_is_listed_once() -> None:
     assert ids(rig) == ["a", "nick"]
     with pytest.raises(ModelNotFound):
         find_model(rig.catalogue, "b")
+
+
+@pytest.mark.parametrize("address", ["d:1", "d:2"])
+async def test_a_node_that_is_started_anew_serves_under_the_same_names(address: str) -> None:
+    """At its address or at another, with its text, and listed once (sglang#10827)."""
+    rig, parcel = Rig(), parcel_of_text()
+    rig.beat("d:1", aliases=("nick",), parcel=parcel, node_id="before")
+    await rig.load()
+    if address == "d:2":
+        rig.registry.expire(now=rig.now + TTL_S)
+        assert ids(rig) == []
+    rig.now += TTL_S
+    rig.beat(address, aliases=("nick",), parcel=parcel, node_id="after")
+    assert ids(rig) == ["m", "nick"]
+    assert [one.node_id for one in rig.registry.all()] == ["after"]
+    assert (await rig.find("nick", text=True)).text.render(CHAT, {})
+    assert rig.nodes.asked == ["d:1"]
 
 
 async def test_before_anybody_registers_it_is_503() -> None:
