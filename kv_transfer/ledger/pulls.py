@@ -259,7 +259,7 @@ class PullBook:
         self._sources.store_welcome(address, welcome)
         for pull in self._pulls.at(address):
             if pull.ticket.engine_id not in (None, welcome.engine_id):
-                self._fail(pull, LeaseExpired("another engine has its address"), now)
+                self._fail(pull, PeerUnreachable("another engine has its address"), now)
             else:
                 self._advance(pull, now)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kv_transfer.api import Arrived, Sealed
-from kv_transfer.errors import LeaseExpired, PeerUnreachable
+from kv_transfer.errors import PeerUnreachable
 from kv_transfer.side_channel.source_connection import RETRY_S
 from kv_transfer.thread.threaded import ThreadedSink
 from kv_transfer.wire import SILENCE_S
@@ -78,4 +78,4 @@ def test_what_was_pulled_from_it_before_ends_as_it_is_met_again(make: RigMaker) 
         ends = {one.ticket_id: one.error for one in within_patience(rig, 2)}
         assert ends.pop(name) is None
         (error,) = ends.values()
-        assert isinstance(error, LeaseExpired)
+        assert isinstance(error, PeerUnreachable)

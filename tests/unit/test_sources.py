@@ -146,7 +146,7 @@ def test_a_new_engine_at_an_address_ends_what_is_read_of_the_old_one(sink: Sink)
     assert sink.book.arrived == []  # the read may still write
     sink.book.read_done(order.read_id, None, now=0)
     ((name, error),) = [(one.ticket_id, one.error) for one in sink.book.arrived]
-    assert (name, type(error)) == ("old", LeaseExpired)
+    assert (name, type(error)) == ("old", PeerUnreachable)
     sink.book.handle_message(AT, News("new", 0, (6,)), now=0)
     assert [one.runs[0].theirs for one in sink.book.orders] == [6]
 
@@ -159,7 +159,7 @@ def test_a_ticket_of_an_old_engine_leaves_the_link_to_the_new_one_alone(sink: Si
     assert HELLO in sink.said()
     assert sink.book.has_welcome(AT, welcome())
     sink.book.handle_message(AT, welcome(), now=0)
-    assert [type(one.error) for one in sink.book.arrived] == [LeaseExpired]
+    assert [type(one.error) for one in sink.book.arrived] == [PeerUnreachable]
     sink.book.handle_message(AT, News("new", 0, (5,), Sealed(1, 7)), now=0)
     assert len(sink.book.orders) == 1
 
