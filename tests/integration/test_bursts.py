@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from engine.request import Request, RequestId, Sampling
-from tests.fakes.cluster import Cluster
+from proxy.errors import RETRY_AFTER_S, Cause, NodeFailed
+from tests.fakes.cluster import Cluster, tokens_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
+from tests.fakes.sick import Sick
 
 REQUESTS, FEWER = 1024, 256
 SEATS, BLOCKS, TURN_S = 4, 24, 0.001  # of each node: a few prompts at a time
@@ -52,3 +54,13 @@ async def test_between_nodes_that_are_not_alike_too(sizes: tuple[int, int]) -> N
     assert cluster.suspects == []
     cluster.settle()
     assert cluster.leaked_blocks == 0
+
+
+async def test_who_finds_no_room_to_the_end_is_told_to_come_later() -> None:
+    """It is nobody's failure: other breakers are open, and this node is full."""
+    cluster = Cluster(1, 1)
+    full = NodeFailed("d0", "no room for its KV in 2 s", Cause.NO_ROOM)
+    with pytest.raises(NodeFailed) as failed:
+        await tokens_of(Sick(cluster, {"d0": full}).pipeline().stream(request(1)))
+    assert (failed.value.status, failed.value.retry_after_s) == (503, RETRY_AFTER_S)
+    assert cluster.suspects == []
