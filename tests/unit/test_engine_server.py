@@ -114,6 +114,29 @@ def test_news_of_transfers_wakes_it_once(node: Node, rig: Rig) -> None:
     assert load.free_blocks == load.total_blocks
 
 
+def test_a_full_node_that_runs_nothing_is_woken_by_blocks_that_come_back(
+    node: Node, rig: Rig
+) -> None:
+    """TensorRT-LLM#12313: it got no turn before there was new work, and had no room for any."""
+    tokens = node.server.loop.load.total_blocks * 4 - 8  # all blocks but two
+    first, second = (Request(RequestId(f"r{n}"), (n,) * tokens) for n in (1, 2))
+    leg = Leg(hold=True)
+    turn(node, SubmitLeg(first, leg, 0.0), SubmitLeg(second, leg, 0.0))
+    while not node.server.loop.idle:
+        turn(node)
+    assert (node.server.loop.load.running, node.server.loop.load.waiting) == (0, 1)
+    rig.mover.free.clear()
+    rig.mover.hangs.clear()
+    rig.hang()  # so the abort is not carried out within the turn that reads it
+    outputs = turn(node, Abort(first.request_id))
+    assert not any(one.events for one in outputs)
+    rig.mover.free.set()
+    assert select.select([rig.connector.service.news_fd], [], [], PATIENCE_S)[0]
+    events = [event for one in turn(node) for event in one.events]
+    tickets = [rid for rid, event in events if isinstance(event, TicketEvent)]
+    assert tickets == [second.request_id]
+
+
 def test_it_does_not_outlive_its_transfer_thread(node: Node, rig: Rig) -> None:
     rig.mover.failure = RuntimeError("broken")
     rig.connector.service.post(lambda: None)

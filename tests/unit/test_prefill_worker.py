@@ -14,7 +14,19 @@ from api.generator import (
     TokenEvent,
 )
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.local.connector import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource, layout_of
+from kv_transfer.ticket import LEASE_S
+from kv_transfer.wire import (
+    Abandon,
+    Confirmed,
+    Drive,
+    FromSink,
+    Gone,
+    Hello,
+    Leave,
+    Look,
+    Settle,
+)
 from tests.fakes.engine import FakeEngine
 from tests.fakes.node import node_loop
 
@@ -99,6 +111,54 @@ def test_a_prompt_nobody_came_for_is_to_be_tried_again() -> None:
     prefill.turn()
     (failed,) = (event for _, event in prefill.said if isinstance(event, FailedEvent))
     assert (failed.retryable, failed.by_peer) == (True, True)
+    assert prefill.engine.load.free_blocks == BLOCKS
+
+
+TICKET = "p/a"
+LATE: list[FromSink] = [
+    Look(TICKET, "p", 0),
+    Settle(TICKET),
+    Abandon(TICKET),
+    Leave(TICKET),
+    Drive(),
+    Look("another", "p", 0),
+    Settle("another"),
+    Abandon("another"),
+    Leave("another"),
+]
+
+
+@pytest.mark.parametrize("came", [False, True])
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_whatever_is_said_of_a_lease_that_is_over_harms_nobody(
+    *, came: bool, withdrawn: bool
+) -> None:
+    """vllm#25562: the report of a reader that came too late ended the engine."""
+    prefill, sink = Prefill(), b"sink"
+    prefill.submit("a")
+    prefill.turn(4)
+    prefill.source.deliver(sink, Hello("fake", layout_of(prefill.engine.kv_regions)))
+    if came:
+        prefill.source.deliver(sink, Look(TICKET, "p", 0))
+    if withdrawn:
+        prefill.loop.abort(RequestId("a"))
+    prefill.now = LEASE_S
+    prefill.turn()
+    assert prefill.engine.load.free_blocks == BLOCKS
+    prefill.submit("b")
+    prefill.turn(4)
+    ended = len(prefill.said)
+    for message in LATE * 2:
+        for answer in prefill.source.deliver(sink, message):
+            assert isinstance(answer, Gone)
+        prefill.loop.abort(RequestId("a"))
+        prefill.turn()
+    assert prefill.said[ended:] == []
+    assert prefill.names(TokenEvent) == ["a", "b"]
+    prefill.source.deliver(sink, Look("p/b", "p", 0))
+    (confirmed,) = prefill.source.deliver(sink, Settle("p/b"))
+    assert isinstance(confirmed, Confirmed)
+    prefill.turn()
     assert prefill.engine.load.free_blocks == BLOCKS
 
 
