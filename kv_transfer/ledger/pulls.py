@@ -243,6 +243,7 @@ class PullBook:
             return
         self._sources.forget(address)
         if pull.theirs:
+            self.to_disconnect.append(address)  # or a read that never ends has no time limit
             self._fail(pull, LeaseExpired("the source was started anew"), now)
         else:
             self._greet(pull, now)

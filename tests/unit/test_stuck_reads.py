@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.errors import LeaseExpired, PeerUnreachable, TransferCancelled
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import SILENCE_S, Hello, News, Welcome
+from kv_transfer.wire import SILENCE_S, Hello, News, Stranger, Welcome
 
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
 AT = ("host", 1)
@@ -68,6 +68,21 @@ def test_another_engine_at_the_same_address_is_another_link(book: PullBook) -> N
     other = Welcome("another engine", "same", LAYOUT, (), (b"card",), "machine")
     book.handle_message(AT, other, now=0.3)
     assert book._sources.welcome_of(AT) is other
+
+
+def test_a_read_from_a_source_that_does_not_know_us_any_more_is_not_waited_for(
+    book: PullBook,
+) -> None:
+    """Its machine was started anew, so nobody ends the old connection, and Hello is not said
+    again before the next pull.
+    """
+    read = begin(book)
+    book.handle_message(AT, Stranger("t"), now=0.1)
+    assert book.to_disconnect == [AT]
+    assert book.arrived == []  # it may still write
+    book.read_done(read, TransferCancelled(), now=0.1)
+    (arrived,) = book.arrived
+    assert isinstance(arrived.error, LeaseExpired)
 
 
 def test_reads_that_end_one_by_one_are_not_stuck(book: PullBook) -> None:
