@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from engine.request import Request, RequestId, Sampling
+from engine.request import Grammar, Request, RequestId, Sampling
 from engine.scheduling.sequence import Sequence
 
 PROMPT, EOS, STOP = (1, 9), 9, 7  # an end in the prompt ends nothing
@@ -69,3 +69,13 @@ def test_tokens_behind_drafts_count_as_far_as_the_drafts_are_right(
     seq = sequence(Sampling(3))
     assert seq.extend(drafts, drawn) == kept
     assert seq.tokens == [*PROMPT, *drawn[:kept]]
+
+
+@pytest.mark.parametrize(("grammar", "kept"), [(None, 2), (Grammar("regex", "a"), 1)])
+def test_with_a_grammar_an_end_behind_a_draft_does_not_count(
+    grammar: Grammar | None, kept: int
+) -> None:
+    """It may have been the only token that was allowed there."""
+    sampling = Sampling(3, grammar=grammar)
+    assert sequence(sampling).extend((5, EOS), (5, EOS, 4)) == kept
+    assert sequence(sampling).extend((), (EOS,)) == 1
