@@ -20,7 +20,8 @@ knows. A sink that was not told its ticket's id asks by another `key`, the reque
 that name may pass to a newer offer, so `ticket_id` says which offer is meant if it is not the
 key. `pull` numbers a sink's pulls: of two with one key the later has the higher number, and
 answers repeat it. So no message about one pull is taken for the other, however late it comes.
-Nothing that is received is ever unpickled.
+docs/reference/hand-over-traces.md shows whole hand-overs. Nothing that is received is ever
+unpickled.
 """
 
 from collections.abc import Generator
