@@ -19,7 +19,8 @@ Every message but Settle may be lost or repeated without harm, since a Look says
 knows. A sink that was not told its ticket's id asks by another `key`, the request's outer id;
 that name may pass to a newer offer, so `ticket_id` says which offer is meant if it is not the
 key. `pull` numbers a sink's pulls: of two with one key the later has the higher number, and
-answers repeat it. So no message about one pull is taken for the other, however late it comes.
+answers repeat it. So no message about one pull is taken for the other, however late it comes:
+each side knows the pulls that are over (ledger/ended_pulls.py is the source's memory of them).
 docs/reference/hand-over-traces.md shows whole hand-overs. Nothing that is received is ever
 unpickled.
 """
@@ -76,10 +77,11 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abandon(msgspec.Struct, frozen=True, tag=True):
-    """The KV is no longer wanted."""
+    """The KV is no longer wanted; `pull` is None where none was begun."""
 
     key: str
     ticket_id: str | None = None
+    pull: int | None = None
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):

@@ -232,6 +232,7 @@ def one_name_two_offers() -> Scene:
     scene.now += 0.1
     second = scene.offer("chat-1~2", "chat-1")
     scene.beat("d0", after=0)
+    scene.late("d0", Look("chat-1", None, 1))
     scene.fill(second, 6)
     scene.seal(second)
     scene.pull("d0", named, 8, steps=1)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from kv_transfer.api import Outcome, Sealed
 from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
 from kv_transfer.checking import CheckLevel
+from kv_transfer.ledger.ended_pulls import OfPull
 from kv_transfer.ledger.known_sinks import ChecksumSpec, Peer
 from kv_transfer.ledger.state import HandOverState
-from kv_transfer.wire import Gone, Look, News, Settle
+from kv_transfer.wire import Leave, Look, News
 
 LAST = {
     Outcome.DELIVERED: HandOverState.SETTLED,
@@ -25,8 +26,7 @@ class KvOffer:
     """A ticket between `offer` and its Settled. `sink` has it: the last that sent a Look.
 
     The sink asked by the name `key`, for its pull number `pull`. `former_sinks` lost the ticket
-    to a later sink and may not have it back. `released_pulls`: by sink and key, the highest
-    pull number for which a Leave came.
+    to a later sink and may not have it back.
     """
 
     ticket_id: str
@@ -39,7 +39,6 @@ class KvOffer:
     sealed: Sealed | None = None
     sink: Peer | None = None
     former_sinks: set[Peer] = field(default_factory=set)
-    released_pulls: dict[tuple[Peer, str], int] = field(default_factory=dict)
     key: str = ""
     pull: int = 0
     num_told: int = 0  # blocks that the sink knows of
@@ -79,12 +78,10 @@ class KvOffer:
             self.checksums += sums
             self.has_news = True
 
-    def is_stale(self, sink: Peer, message: Look | Settle) -> bool:
-        """Whether the sink has released the message's pull, or begun a later one since."""
+    def is_stale(self, sink: Peer, message: OfPull) -> bool:
+        """Whether the sink has begun a later pull than the message's, with the same key."""
         is_current_sink = (sink, message.key) == (self.sink, self.key)
-        latest = self.pull if is_current_sink else 0
-        last_released = self.released_pulls.get((sink, message.key), -1)
-        return message.pull < latest or message.pull <= last_released
+        return is_current_sink and message.pull is not None and message.pull < self.pull
 
     def assign_sink(self, sink: Peer, look: Look) -> None:
         """Give the ticket to this sink, which knows the first `look.known` blocks."""
@@ -94,13 +91,12 @@ class KvOffer:
         self.num_told = min(look.known, self.num_ready)
         self._follow()
 
-    def release_claim(self, sink: Peer, key: str, pull: int) -> bool:
-        """This sink's pull is over; whether the sink had the ticket, which is now nobody's.
+    def release_claim(self, sink: Peer, leave: Leave) -> bool:
+        """Whether the sink had the ticket for this pull. It is nobody's then.
 
         The state stays as it is: no transition goes back.
         """
-        self.released_pulls[sink, key] = max(pull, self.released_pulls.get((sink, key), pull))
-        if (sink, key) != (self.sink, self.key) or pull < self.pull:
+        if (sink, leave.key) != (self.sink, self.key) or leave.pull < self.pull:
             return False
         self.sink = None
         return True
@@ -127,7 +123,3 @@ class KvOffer:
         name = self.ticket_id_beside(self.key)
         facts = self.key, start, blocks, sealed, sums, self.level, name, self.pull
         return News(*facts, each)
-
-    def gone_message(self, reason: str) -> Gone:
-        """The message that ends the ticket for its sink."""
-        return Gone(self.key, reason, self.pull)

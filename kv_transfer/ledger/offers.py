@@ -3,8 +3,9 @@
 state.py draws the states of one offer; this file decides which sink has it, and until when. A
 sink that first sends a Look for a ticket that another sink has takes the ticket over: the other
 one may have died, and cannot get it back. A sink may also Leave a ticket, as if it had never
-looked. A sink's copy counts only if its Settle meets an open lease of its own, so it can never
-use a stale byte.
+looked. A pull that was told Gone, or has said its last word, is over: what it sent earlier may
+still come, and is not taken for a word on another offer that has the name now. A sink's copy
+counts only if its Settle meets an open lease of its own, so it can never use a stale byte.
 """
 
 import math
@@ -15,6 +16,7 @@ from dataclasses import InitVar, dataclass, field
 from kv_transfer.api import LoanRequest, Outcome, Sealed, Settled
 from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.ended_pulls import EndedPulls, OfPull
 from kv_transfer.ledger.known_sinks import KnownSinks, Peer
 from kv_transfer.ledger.leases import LeaseTable
 from kv_transfer.ledger.offer import KvOffer
@@ -64,6 +66,7 @@ class OfferBook:
     loan_requests: list[LoanRequest] = field(default_factory=list)
     _offers: OpenOffers = field(default_factory=OpenOffers)
     _leases: LeaseTable = field(default_factory=LeaseTable)
+    _ended: EndedPulls = field(default_factory=EndedPulls)
     _driven_until: float = -math.inf
     _withdrawn: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
     """The last tickets that were withdrawn: a sink that asks late is told why."""
@@ -156,14 +159,8 @@ class OfferBook:
         match message:
             case Hello():
                 self._greet(peer, message)
-            case Look():
-                self._look(peer, message, now)
-            case Settle():
-                self._settle(peer, message)
-            case Abandon():
-                self._abandoned(peer, self._meant(message))
-            case Leave():
-                self._left(peer, message, now)
+            case Look() | Settle() | Abandon() | Leave():
+                self._handle_pull(peer, message, now)
             case Drive() if self.known_sinks.touch(peer):
                 self._driven_until = now + DRIVEN_S
             case Ask():
@@ -189,6 +186,21 @@ class OfferBook:
         else:  # the engine was restarted and has nothing
             self.decline(asked)
 
+    def _handle_pull(self, peer: Peer, message: OfPull, now: float) -> None:
+        if (reason := self._ended.reason(peer, message)) is not None:
+            if isinstance(message, Look | Settle):
+                self._deny(peer, message, reason)  # the first Gone may be lost
+            return
+        match message:
+            case Look():
+                self._look(peer, message, now)
+            case Settle():
+                self._settle(peer, message)
+            case Abandon():
+                self._abandoned(peer, message)
+            case Leave():
+                self._left(peer, message, now)
+
     def _look(self, peer: Peer, look: Look, now: float) -> None:
         ticket_id = self._offers.ticket_of(look.key)
         if look.engine_id not in (None, self.engine_id):
@@ -202,15 +214,24 @@ class OfferBook:
             self._deny(peer, look, ANOTHER)
         elif not offer.is_stale(peer, look):
             self._leases.renew(ticket_id, until=now + SILENCE_S)
-            if offer.sink not in (None, peer):
-                self.outbox.append((offer.sink, offer.gone_message(ANOTHER)))
+            if offer.sink != peer:
+                self._tell_sink(offer, ANOTHER)
             offer.require_checksums(*self.known_sinks.checksum_spec(peer))
             self._offers.note_change(offer)
             offer.assign_sink(peer, look)
             self.outbox.append((peer, offer.next_news()))
 
     def _deny(self, peer: Peer, asked: Look | Settle, reason: str) -> None:
-        self.outbox.append((peer, Gone(asked.key, reason, asked.pull)))
+        self._tell(peer, Gone(asked.key, reason, asked.pull))
+
+    def _tell_sink(self, offer: KvOffer, reason: str) -> None:
+        """Tell the sink that has the offer, if any, that its pull is over."""
+        if offer.sink is not None:
+            self._tell(offer.sink, Gone(offer.key, reason, offer.pull))
+
+    def _tell(self, peer: Peer, gone: Gone) -> None:
+        self._ended.add(peer, gone.key, gone.pull, gone.reason)
+        self.outbox.append((peer, gone))
 
     def _settle(self, peer: Peer, settle: Settle) -> None:
         ticket_id, key = self._meant(settle), settle.key
@@ -220,30 +241,31 @@ class OfferBook:
         elif offer and (offer.sink != peer or offer.is_stale(peer, settle)):
             self._deny(peer, settle, ANOTHER)
         elif offer and self._end(ticket_id, Outcome.DELIVERED, tell=False):
+            self._ended.add(peer, key, settle.pull, "it is settled")
             confirmed = Confirmed(key, offer.ticket_id_beside(key), settle.pull)
             self.outbox.append((peer, confirmed))
         else:
             self._deny(peer, settle, "the lease is over")
 
-    def _abandoned(self, peer: Peer, ticket_id: str) -> None:
+    def _abandoned(self, peer: Peer, abandon: Abandon) -> None:
+        ticket_id = self._meant(abandon)
         offer = self._offers.get(ticket_id)
-        if offer and offer.sink in (None, peer):
+        if abandon.pull is not None:
+            self._ended.add(peer, abandon.key, abandon.pull, Outcome.WITHDRAWN)
+        if offer and offer.sink in (None, peer) and not offer.is_stale(peer, abandon):
             self._end(ticket_id, Outcome.WITHDRAWN, tell=False)
 
     def _left(self, peer: Peer, leave: Leave, now: float) -> None:
         ticket_id = self._meant(leave)
         offer = self._offers.get(ticket_id)
-        if (
-            offer
-            and self.known_sinks.touch(peer)
-            and offer.release_claim(peer, leave.key, leave.pull)
-        ):
+        self._ended.add(peer, leave.key, leave.pull, "its sink has left it")
+        if offer and self.known_sinks.touch(peer) and offer.release_claim(peer, leave):
             self._leases.renew(ticket_id, until=now + LEASE_S if offer.sealed else None)
 
     def _take_name(self, older: KvOffer) -> None:
         """A newer offer has its name: a sink reading the older one by that name must stop."""
-        if older.sink is not None and older.key == older.outer_id:
-            self.outbox.append((older.sink, older.gone_message("a newer offer has its name")))
+        if older.key == older.outer_id:
+            self._tell_sink(older, "a newer offer has its name")
             older.sink = None
 
     def _meant(self, message: Settle | Abandon | Leave) -> str:
@@ -259,6 +281,6 @@ class OfferBook:
         offer.end(outcome)
         if outcome is Outcome.WITHDRAWN:
             self._withdrawn.append(ticket_id)
-        if tell and offer.sink is not None:
-            self.outbox.append((offer.sink, offer.gone_message(outcome)))
+        if tell:
+            self._tell_sink(offer, outcome)
         self.settled.append(Settled(ticket_id, outcome))

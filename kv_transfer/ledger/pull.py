@@ -23,7 +23,7 @@ from kv_transfer.errors import (
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import Confirmed, Look, News, Settle
+from kv_transfer.wire import Abandon, Confirmed, Leave, Look, News, Settle
 
 
 @dataclass(slots=True)
@@ -88,11 +88,19 @@ class Pull:
         known = len(self.theirs)
         return Look(self.ticket.ticket_id, self.ticket.engine_id, known, self.number)
 
+    def abandon(self) -> Abandon:
+        """The Abandon to send: the KV is no longer wanted."""
+        return Abandon(*self._names)
+
+    def leave(self) -> Leave:
+        """The Leave to send: another sink may have the KV."""
+        return Leave(*self._names)
+
     @property
-    def names(self) -> tuple[str, str | None]:
-        """How its source identifies the pull: the key, and the offer behind it."""
+    def _names(self) -> tuple[str, str | None, int]:
+        """How its source identifies the pull: the key, the offer behind it, and the number."""
         key = self.ticket.ticket_id
-        return key, None if self.offer_id == key else self.offer_id
+        return key, None if self.offer_id == key else self.offer_id, self.number
 
     def concerns(self, message: News | Confirmed) -> bool:
         """Whether the message is about the offer that this pull began with."""
@@ -164,7 +172,7 @@ class Pull:
     def settle(self, *, now: float) -> Settle:
         """The Settle to send once all blocks are here; its answer must come in time."""
         self.state, self.heard_at = self.state.to(HandOverState.SETTLING), now
-        return Settle(*self.names, self.number)
+        return Settle(*self._names)
 
     def fail(self, error: TransferError, *, now: float) -> None:
         """Record the first error, which is reported once no read is in flight."""

@@ -34,7 +34,6 @@ from kv_transfer.wire import (
     FromSource,
     Gone,
     Hello,
-    Leave,
     Lent,
     News,
     Refused,
@@ -94,14 +93,14 @@ class PullBook:
     def abandon(self, ticket: KvTicket, *, now: float) -> None:
         """Tell the source; a pull under way fails with TransferCancelled."""
         pull = self._pulls.get(ticket.ticket_id)
-        abandon = Abandon(*pull.names) if pull else Abandon(ticket.ticket_id)
+        abandon = pull.abandon() if pull else Abandon(ticket.ticket_id)
         self._say((ticket.host, ticket.port), abandon, now)
         self._cancel(pull, now)
 
     def release_claim(self, ticket: KvTicket, *, now: float) -> None:
         """As `abandon`, but the source keeps the KV for another sink."""
         if pull := self._pulls.get(ticket.ticket_id):
-            self._say(pull.address, Leave(*pull.names, pull.number), now)
+            self._say(pull.address, pull.leave(), now)
             self._cancel(pull, now)
 
     def abandon_all(self, *, now: float) -> None:
@@ -280,7 +279,7 @@ class PullBook:
 
     def _give_up(self, pull: Pull, error: TransferError, now: float) -> None:
         """Fail a pull and let its source free the KV at once."""
-        self._say(pull.address, Abandon(*pull.names), now)
+        self._say(pull.address, pull.abandon(), now)
         self._fail(pull, error, now)
 
     def _fail(self, pull: Pull, error: TransferError, now: float) -> None:

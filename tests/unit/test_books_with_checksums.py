@@ -135,7 +135,7 @@ def test_kv_without_the_checksums_that_are_wanted_is_not_read(told: News) -> Non
     (arrived,) = book.arrived
     assert isinstance(arrived.error, CorruptKv)
     assert not book.orders
-    assert book.outbox[-1] == (AT, Abandon("t"))
+    assert book.outbox[-1] == (AT, Abandon("t", pull=0))
 
 
 def test_each_block_is_compared_with_its_own_checksum() -> None:

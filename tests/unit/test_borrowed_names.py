@@ -2,12 +2,14 @@
 
 import pytest
 
-from kv_transfer.api import Arrived, Sealed, TransferStats
+from kv_transfer.api import Arrived, Outcome, Sealed, Settled, TransferStats
 from kv_transfer.errors import LeaseExpired, TransferCancelled
+from kv_transfer.ledger.ended_pulls import EndedPulls
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
+    SILENCE_S,
     Abandon,
     Confirmed,
     Gone,
@@ -18,7 +20,7 @@ from kv_transfer.wire import (
     Settle,
     Stranger,
 )
-from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
+from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, B, enter, look, said
 
 AT = ("host", 1)
 OUTER = KvTicket("outer", None, *AT, None)
@@ -29,10 +31,10 @@ HELLO = Hello("same", LAYOUT)
 def source() -> OfferBook:
     book = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
     enter(book)
-    for name in ("old", "new"):
+    for pull, name in enumerate(("old", "new")):
         book.offer(name, "outer")
         book.seal(name, SEALED, now=0)
-        look(book, key="outer")
+        look(book, key="outer", pull=pull)
     return book
 
 
@@ -56,9 +58,85 @@ def test_a_late_word_on_the_older_offer_leaves_the_newer_alone(
     source.handle_message(A, farewell("outer", "old"), now=0)
     assert not any(isinstance(answer, Confirmed) for _, answer in said(source))
     assert "new" not in [settled.ticket_id for settled in source.settled]
-    assert look(source, key="outer") == [
-        (A, News("outer", 0, (), SEALED, ticket_id="new")),
+    assert look(source, key="outer", pull=1) == [
+        (A, News("outer", 0, (), SEALED, ticket_id="new", pull=1)),
     ]
+
+
+@pytest.mark.parametrize("late", [Look("outer", None, 0), Abandon("outer", pull=0)])
+@pytest.mark.parametrize("how", ["a newer offer has its name", "expired", "withdrawn"])
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_pull_that_was_told_its_end_has_no_say_in_the_newer_offer(
+    is_taken: bool, how: str, late: Look | Abandon
+) -> None:
+    """Its sink had not heard of an offer yet, or of its end, when it said that."""
+    book = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
+    enter(book)
+    enter(book, B)
+    book.offer("old", "outer")
+    look(book, key="outer")
+    if how == "expired":
+        book.expire(SILENCE_S)
+    if how == "withdrawn":
+        book.withdraw("old")
+    book.offer("new", "outer")
+    book.seal("new", SEALED, now=2)
+    assert said(book) == [(A, Gone("outer", how))]
+    if is_taken:
+        look(book, B, key="outer", now=2)
+    book.handle_message(A, late, now=2)
+    answers = [(A, Gone("outer", how))] if isinstance(late, Look) else []
+    assert said(book) == answers  # and nothing to the sink that has the newer one
+    look(book, B, key="outer", now=2)
+    book.handle_message(B, Settle("outer", "new"), now=2)
+    assert said(book) == [(B, Confirmed("outer", "new"))]
+
+
+@pytest.mark.parametrize("key", ["t", "outer"])
+def test_a_late_abandon_of_a_pull_does_not_end_the_next(key: str) -> None:
+    """It came over a connection that its sink has let go of."""
+    book = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
+    enter(book)
+    book.offer("t", "outer")
+    for pull in (0, 1):
+        look(book, key=key, pull=pull)
+    book.handle_message(A, Abandon(key, pull=0), now=0)
+    assert book.settled == []
+    book.handle_message(A, Abandon(key, pull=1), now=0)
+    assert book.settled == [Settled("t", Outcome.WITHDRAWN)]
+
+
+@pytest.mark.parametrize(
+    "last", [Settle("outer", "old"), Abandon("outer", "old", 0), Leave("outer", "old")]
+)
+def test_a_look_behind_the_last_word_does_not_get_the_newer_offer(
+    last: Settle | Abandon | Leave,
+) -> None:
+    book = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
+    enter(book)
+    book.offer("old", "outer")
+    book.seal("old", SEALED, now=0)
+    look(book, key="outer")
+    book.handle_message(A, last, now=0)
+    book.offer("new", "outer")
+    said(book)
+    ((_, answer),) = look(book, key="outer")
+    assert isinstance(answer, Gone)
+    book.seal("new", SEALED, now=0)
+    book.expire(SILENCE_S)  # nobody has it: its lease is the long one
+    assert "new" not in [settled.ticket_id for settled in book.settled]
+
+
+def test_of_the_ended_pulls_the_oldest_are_forgotten_first() -> None:
+    ended = EndedPulls(most=2)
+    for key in ("a", "b", "a", "c"):
+        ended.add(A, key, 3, key)
+    ended.add(A, "c", 2, "an earlier one")
+    found = {key: ended.reason(A, Look(key, None, 0, pull=3)) for key in ("a", "b", "c")}
+    assert found == {"a": "a", "b": None, "c": "c"}
+    assert ended.reason(A, Look("c", None, 0, pull=4)) is None
+    assert ended.reason(B, Look("c", None, 0, pull=3)) is None
+    assert ended.reason(A, Abandon("c")) is None  # of no pull
 
 
 def test_blocks_of_two_offers_are_not_mixed(sink: PullBook) -> None:

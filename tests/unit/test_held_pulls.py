@@ -28,7 +28,7 @@ def test_what_is_held_is_read_as_soon_as_there_is_room(
 def test_what_was_wrong_is_given_back_and_its_link_is_kept(book: PullBook) -> None:
     wrong, right = begin(book), begin(book, "u")
     book.read_done(wrong, CorruptKv("block 5"), now=0)
-    assert said(book) == [Abandon("t")]
+    assert said(book) == [Abandon("t", pull=0)]
     assert isinstance(errors(book)["t"], CorruptKv)
     assert book.to_disconnect == []
     book.handle_message(AT, News("u", 1, (), SEALED), now=0)

@@ -46,9 +46,14 @@ def enter(book: OfferBook, peer: bytes = A) -> None:
 
 
 def look(
-    book: OfferBook, peer: bytes = A, key: str = "t", known: int = 0, now: float = 0
+    book: OfferBook,
+    peer: bytes = A,
+    key: str = "t",
+    known: int = 0,
+    now: float = 0,
+    pull: int = 0,
 ) -> list[tuple[bytes, FromSource]]:
-    book.handle_message(peer, Look(key, "engine", known), now=now)
+    book.handle_message(peer, Look(key, "engine", known, pull), now=now)
     return said(book)
 
 
@@ -200,7 +205,7 @@ def test_the_newest_offer_of_a_request_is_meant_and_then_none(book: OfferBook) -
     book.withdraw("new")
     assert said(book) == [(A, Gone("outer", Outcome.WITHDRAWN))]
     book.offer("new", None)  # has no other name
-    assert look(book, key="outer") == [(A, Gone("outer", "the lease is over"))]
+    assert look(book, key="outer", pull=1) == [(A, Gone("outer", "the lease is over", 1))]
 
 
 def test_a_name_that_changes_hands_ends_what_was_read_by_it(book: OfferBook) -> None:
@@ -223,7 +228,7 @@ def test_a_settlement_counts_once(book: OfferBook) -> None:
     enter(book)
     deliver(book, "t")
     book.handle_message(A, Settle("t"), now=0)
-    assert said(book) == [(A, Gone("t", "the lease is over"))]
+    assert said(book) == [(A, Gone("t", "it is settled"))]
     assert book.settled == [Settled("t", Outcome.DELIVERED)]
 
 

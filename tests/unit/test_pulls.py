@@ -249,7 +249,7 @@ def test_a_ticket_held_by_nobody_any_more_is_forgotten(book: PullBook) -> None:
     said(book)
     book.abandon(ticket(), now=0)
     book.abandon(ticket(), now=0)
-    assert said(book) == [Abandon("t"), Abandon("t")]
+    assert said(book) == [Abandon("t", pull=0), Abandon("t")]
     assert (book.num_open, book.arrived) == (0, [])
 
 
@@ -278,7 +278,7 @@ def test_giving_everything_up_says_so_once(book: PullBook) -> None:
     said(book)
     book.abandon_all(now=0)
     book.abandon_all(now=0)
-    assert said(book) == [Abandon("t"), Abandon("held")]
+    assert said(book) == [Abandon("t", pull=0), Abandon("held", pull=0)]
     book.read_done(read, None, now=0)
     assert isinstance(errors(book)["t"], TransferCancelled)
     assert book.num_open == 0

@@ -31,5 +31,5 @@ def test_another_number_of_blocks_is_given_back(book: PullBook, news: News) -> N
     book.handle_message(AT, WELCOME, now=0)
     said(book)
     book.handle_message(AT, news, now=0)
-    assert said(book) == [Abandon("t")]
+    assert said(book) == [Abandon("t", pull=0)]
     assert isinstance(errors(book)["t"], LayoutMismatch)

@@ -58,11 +58,12 @@ def test_a_look_that_comes_after_it_was_left_does_not_take_it_back(
     if not early:
         look(book)
     book.handle_message(A, Leave("t"), now=0)
-    assert look(book, now=1) == []
+    late = [(A, Gone("t", "its sink has left it"))]
+    assert look(book, now=1) == late
     book.expire(LEASE_S - 1)
     assert book.settled == []
     look(book, B, now=2)
-    assert look(book, now=2) == []  # nor from who has it now
+    assert look(book, now=2) == late  # nor from who has it now
     book.handle_message(B, Settle("t"), now=2)
     assert said(book) == [(B, Confirmed("t"))]
 
@@ -78,7 +79,7 @@ def test_what_is_late_of_a_sinks_first_pull_is_not_of_its_second(book: OfferBook
     assert look(book, known=2) == []
     book.handle_message(A, Leave("t"), now=0)
     book.handle_message(A, Settle("t"), now=0)
-    assert said(book) == [(A, Gone("t", "another sink has asked for it"))]
+    assert said(book) == [(A, Gone("t", "its sink has left it"))]
     book.handle_message(A, Settle("t", pull=3), now=0)
     assert said(book) == [(A, Confirmed("t", pull=3))]
 
@@ -126,8 +127,9 @@ def test_what_is_late_of_a_pull_stays_late_when_an_earlier_one_is_left(book: Off
     book.offer("t", None)
     for left in (3, 2):
         book.handle_message(A, Leave("t", pull=left), now=0)
-    book.handle_message(A, Look("t", "engine", 0, pull=3), now=0)
-    assert said(book) == []
+    for pull in (2, 3):
+        assert look(book, pull=pull) == [(A, Gone("t", "its sink has left it", pull))]
+    assert look(book, pull=4) == [(A, News("t", 0, (), pull=4))]
 
 
 def test_what_is_over_cannot_be_left(book: OfferBook) -> None:
