@@ -31,6 +31,7 @@ from engine.settings import (
     SpeculativeConfig,
     read_speculative_config,
 )
+from engine.sizing import kv_shape_of
 from engine.stepping.draft_model import ModelDrafter
 from engine.stepping.head_drafter import HeadDrafter
 from engine.torch_engine import TorchEngine
@@ -73,13 +74,13 @@ class DraftModel:
     @property
     def block_bytes(self) -> int:
         """Of one block of its KV."""
-        numbers = self.config.block_size * self.model.kv_shape.numbers
-        return numbers * self.place.dtype.itemsize
+        kv = kv_shape_of(self.model, self.config)
+        return self.config.block_size * kv.token_bytes(self.place.dtype)
 
     def memory_of(self, num_blocks: int) -> KvMemory:
         """A KV memory of so many blocks."""
         place, size = self.place, self.config.block_size
-        shape, kernels = self.model.kv_shape, place.kernels
+        shape, kernels = kv_shape_of(self.model, self.config), place.kernels
         return DraftKvMemory(shape, num_blocks, size, place.dtype, place.device, kernels)
 
     def drafter(

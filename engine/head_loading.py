@@ -40,7 +40,7 @@ class HeadKvMemory(DraftKvMemory):
     def __init__(self, memory: KvMemory) -> None:
         self._rows, device = memory.block_rows, memory.block_rows.device
         sizes = memory.num_blocks, memory.block_size
-        super().__init__(memory.shape, *sizes, self._rows.dtype, device, memory.kernels)
+        super().__init__(memory.shape, *sizes, memory.dtype, device, memory.kernels)
 
     def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
         return self._rows

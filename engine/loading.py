@@ -1,10 +1,12 @@
 """From a model's name and a few numbers to a running engine."""
 
 import os
+from collections.abc import Mapping
 
 import torch
 
 from engine.api import Engine, EngineInfo
+from engine.attention.kv_memory import KvShape
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.end_tokens import end_tokens
 from engine.draft_loading import add_drafter, load_draft_model
@@ -56,6 +58,7 @@ def open_engine(
     for flag, asked in (
         ("--kv-offloading-size", config.kv_offloading_size),
         ("--kv-disk-path", config.kv_disk_path),
+        ("--kv-cache-dtype", config.kv_cache_dtype != "auto" or None),
         ("--kv-events-config", config.kv_cache_events or None),
     ):
         if asked is not None:
@@ -127,9 +130,10 @@ def _decoder_engine(
     if pooling.generates:
         draft = load_draft_model(config, checkpoint, limits, device, opened)
     model, memory, runner, head = load_whole(source, config, device, opened, followers, draft)
-    kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
+    kv = whole_kv(shape, memory.shape, config.tensor_parallel_size)
     variant = {
         **kv_variant(shape, max_len, config.quantization),
+        **_stored_variant(kv, dtype),
         **source.variant,
     }
     parts = checkpoint.made_of(variant)
@@ -137,7 +141,8 @@ def _decoder_engine(
         fingerprint_of(parts),
         max_len,
         config.block_size,
-        str(dtype).removeprefix("torch."),
+        _name_of(kv.stored or dtype),
+        _name_of(dtype),
         kv.heads,
         end_tokens(checkpoint),
         pooling,
@@ -159,6 +164,19 @@ def _decoder_engine(
         engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)
         add_drafter(engine, config, opened, draft, head)
     return engine
+
+
+def _stored_variant(kv: KvShape, dtype: torch.dtype) -> Mapping[str, str]:
+    """Rounded KV is of use to a model that computes in the same type; its layout does not say
+    which that is.
+    """
+    if kv.stored is None:
+        return {}
+    return {"kv_cache_dtype": f"{_name_of(kv.stored)} of {_name_of(dtype)}"}
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def prepare_torch(threads: int) -> None:

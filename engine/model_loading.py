@@ -19,7 +19,7 @@ from engine.models.decoder import Decoder
 from engine.models.family import generates
 from engine.models.model import Model
 from engine.models.shards import FLAG
-from engine.placing import dtype_of, log_quantization, placement
+from engine.placing import check_kv_dtype, dtype_of, log_quantization, placement
 from engine.ranks.leading import LeadingHeadRunner, LeadingModel, LeadingRunner
 from engine.ranks.links import FollowerLinks
 from engine.ranks.memory import LeadingMemory
@@ -30,7 +30,14 @@ from engine.running.runner import Runner
 from engine.settings import EngineConfig
 from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
-from engine.sizing import check_fits, limits_of, max_len_of, most_verified, num_blocks
+from engine.sizing import (
+    check_fits,
+    kv_shape_of,
+    limits_of,
+    max_len_of,
+    most_verified,
+    num_blocks,
+)
 
 
 class Source(NamedTuple):
@@ -119,6 +126,7 @@ def load_part(
     """
     checkpoint, shape, adapters, head = source
     dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
+    check_kv_dtype(config, device)
     place = placement(config, shape, dtype, device, opened)
     place = replace(place, group=group, adapters=adapters)
     kernels, max_len = place.kernels, max_len_of(config, shape)
@@ -128,8 +136,8 @@ def load_part(
     if isinstance(kernels, CpuKernels):
         kernels.move_to_large_pages()
     log_quantization(config, place)
-    kv = model.kv_shape
-    block_bytes = config.block_size * kv.numbers * dtype.itemsize
+    kv = kv_shape_of(model, config)
+    block_bytes = config.block_size * kv.token_bytes(dtype)
 
     def memory_of(blocks: int) -> KvMemory:
         return KvMemory(kv, blocks, config.block_size, dtype, device, kernels)

@@ -8,7 +8,7 @@ from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.cpu_storage import cpu_storage
 from engine.checkpoints.packing import Packing
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import ROUNDINGS, LinearFactory, device_storage
+from engine.checkpoints.storage import FP8_SINCE, ROUNDINGS, LinearFactory, device_storage
 from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels, open_kernels
@@ -91,8 +91,19 @@ def log_quantization(config: EngineConfig, place: Placement) -> None:
         log.info("%s", told.summary())
 
 
+def check_kv_dtype(config: EngineConfig, device: torch.device) -> None:
+    """Raises KernelsUnavailable if the device cannot convert the numbers of KV memory."""
+    if config.kv_cache_dtype == "auto" or device.type != "cuda":
+        return
+    if torch.cuda.get_device_capability(device) < FP8_SINCE:
+        name = torch.cuda.get_device_name(device)
+        raise KernelsUnavailable(
+            f"--kv-cache-dtype {config.kv_cache_dtype}: {name} has no instructions for it"
+        )
+
+
 def dtype_of(config: EngineConfig, checkpoint: Checkpoint) -> torch.dtype:
-    """The type of weights and KV; raises UnusableCheckpoint for one that we do not run."""
+    """The type that a model computes in; raises UnusableCheckpoint for one that is not ours."""
     name = checkpoint.dtype if config.dtype == "auto" else config.dtype
     if name not in DTYPES:
         raise UnusableCheckpoint(f"dtype {name} is not one of {', '.join(DTYPES)}")

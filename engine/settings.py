@@ -119,6 +119,7 @@ class EngineConfig:
     `kv_cache_memory_bytes` bounds the KV cache; on a device with its own memory so does
     `gpu_memory_utilization`, a share of all of that memory. `enforce_eager` disables CUDA
     graphs, and replayed steps on a CPU. `threads` is the number of CPU cores to use.
+    `kv_cache_dtype` is `auto`, the model's type, or `fp8`, also called `fp8_e4m3`.
     `cpu_kernels` is `native`, `torch`, or `auto`: native if available. `quantization` is `fp8`
     or `int4`, or on a CPU `int8`. `speculative_config` is a SpeculativeConfig in
     JSON; None: no drafts. `kv_offloading_size` is GiB of host memory below a GPU's KV memory,
@@ -135,6 +136,7 @@ class EngineConfig:
     load_format: str = "auto"
     seed: int = 0
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
     device: str = "cpu"
     tensor_parallel_size: int = 1
     max_model_len: int | None = None

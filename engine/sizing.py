@@ -1,16 +1,21 @@
 """The sizes of an engine: its longest sequence, its largest batch, its KV memory."""
 
+from dataclasses import replace
+
 import torch
 
+from engine.attention.kv_memory import KvShape
 from engine.errors import UnusableCheckpoint
 from engine.free_memory import free_memory_bytes
-from engine.models.model import ModelShape
+from engine.kernels.rows import E4M3
+from engine.models.model import Model, ModelShape
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig, read_speculative_config
 
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
 NARROW = 512  # hidden size up to which a batch on a CPU may be twice as long
 KV_SHARE_OF_FREE_MEMORY = 0.25
+STORED_TYPES = {"auto": None, "fp8": E4M3, "fp8_e4m3": E4M3}
 
 
 def limits_of(config: EngineConfig, shape: ModelShape, device: torch.device) -> Limits:
@@ -30,6 +35,11 @@ def batch_tokens(config: EngineConfig, device: torch.device, hidden_size: int | 
         return BATCH_TOKENS
     narrow = hidden_size is not None and hidden_size <= NARROW
     return CPU_BATCH_TOKENS * 2 if narrow else CPU_BATCH_TOKENS
+
+
+def kv_shape_of(model: Model, config: EngineConfig) -> KvShape:
+    """A model's KV, in the type that it is stored in."""
+    return replace(model.kv_shape, stored=STORED_TYPES[config.kv_cache_dtype])
 
 
 def most_verified(config: EngineConfig, limits: Limits) -> int:

@@ -52,7 +52,9 @@ class ServingOptions:
     seed: int = 0
     """Seed of the weights of --load-format dummy; nodes with equal seeds have equal weights."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV; auto: the checkpoint's."""
+    """Type of weights, and of KV unless --kv-cache-dtype is another; auto: the checkpoint's."""
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = "auto"
+    """Type of KV; fp8, which is fp8_e4m3: one byte a number. auto: that of --dtype."""
     device: str = "cpu"
     """Any torch device."""
     tensor_parallel_size: int = 1

@@ -203,7 +203,7 @@ def _load(
     if advice := threads_advice(job.engine, engines_sharing_cores(), usable_cores()):
         log.warning(advice)
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
-    more = job.connector, info.made_of, info.adapters, job.engine.max_num_seqs
+    more = job.connector, info.made_of, info.adapters, job.engine.max_num_seqs, info.dtype
     door.send(encode(EngineReady(*facts, *more)))
     return EngineServer(loop, connector, door, door_niceness, ranks)
 

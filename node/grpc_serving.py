@@ -130,6 +130,7 @@ def _facts(
         max_num_seqs=ready.max_num_seqs or config.max_num_seqs,
         max_batched_tokens=config.max_num_batched_tokens or 0,
         kv_dtype=layout.dtype,
+        dtype=ready.dtype or layout.dtype,
         tensor_parallel_size=config.tensor_parallel_size,
         instance_id=identity.registration.node_id or "",
         fingerprint=ready.fingerprint,

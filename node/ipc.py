@@ -112,6 +112,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
     made_of: Mapping[str, str] = {}
     adapters: tuple[str, ...] = ()
     max_num_seqs: int | None = None
+    dtype: str | None = None
 
 
 class EngineStartFailed(msgspec.Struct, frozen=True, tag="refused"):

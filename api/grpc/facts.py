@@ -31,6 +31,7 @@ class ServerFacts:
     max_num_seqs: int
     max_batched_tokens: int
     kv_dtype: str
+    dtype: str
     tensor_parallel_size: int
     instance_id: str
     fingerprint: str

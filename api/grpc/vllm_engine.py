@@ -97,7 +97,7 @@ class VllmEngine:
             data_parallel_size=1,
             kv_cache_dtype=facts.kv_dtype,
             block_size=facts.block_size,
-            model_dtype=f"torch.{facts.kv_dtype}",
+            model_dtype=f"torch.{facts.dtype}",
             pairing_protocol=facts.fingerprint,
             max_num_seqs=facts.max_num_seqs,
         )

@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.api import KvRegion
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels
+from engine.kernels.stored import copyable, to_stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class KvShape:
     """The KV of one token: in each layer and for each head, `parts` rows of `width` numbers.
 
     The value is the first `value_width` numbers of the last part's row; None: all of them.
+    Numbers are `stored` in this type; None: in that of the model's computing.
     """
 
     layers: int
@@ -34,11 +36,16 @@ class KvShape:
     width: int
     parts: int = 2
     value_width: int | None = None
+    stored: torch.dtype | None = None
 
     @property
     def numbers(self) -> int:
         """The total of numbers for one token."""
         return self.layers * self.parts * self.heads * self.width
+
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        """The KV of one token, of a model that computes in `dtype`, in bytes."""
+        return self.numbers * (self.stored or dtype).itemsize
 
 
 KvMemoryArgs = tuple[KvShape, int, int, torch.dtype, torch.device, Kernels | None]
@@ -49,8 +56,10 @@ class KvMemory:
     """The tensor, its views, and the rows of a token or a block in them.
 
     `token_rows` is [blocks * layers * parts * heads * block_size, width], `block_rows` is
-    [blocks * layers * parts * heads, block_size * width]. CPU kernels write to it and attend
-    over it; other `kernels` are ignored, and plain torch is used without them.
+    [blocks * layers * parts * heads, block_size * width]. The model computes in `dtype`, which
+    is what is written, and what queries are. CPU kernels write to it and attend
+    over it; other `kernels` are ignored, and plain torch is used without them. In float8_e4m3fn
+    keys and values are rounded when they are written, and read in the type of the queries.
     """
 
     def __init__(
@@ -64,10 +73,12 @@ class KvMemory:
     ) -> None:
         self.kernels = kernels if isinstance(kernels, CpuKernels) else None
         self.shape, self.block_size, self.num_blocks = shape, block_size, num_blocks
+        self.dtype = dtype
         self.rows_per_layer = shape.parts * shape.heads
         self.rows_per_block = shape.layers * self.rows_per_layer
         rows = num_blocks * self.rows_per_block
-        self.block_rows = self._zeros((rows, block_size * shape.width), dtype, device)
+        size = rows, block_size * shape.width
+        self.block_rows = self._zeros(size, shape.stored or dtype, device)
         self.token_rows = self.block_rows.view(rows * block_size, shape.width)
 
     def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -98,7 +109,7 @@ class KvMemory:
         """Overwrite some blocks with zeros."""
         if blocks:
             ids = torch.tensor(blocks, device=self.block_rows.device)
-            self.block_rows.view(self.num_blocks, -1).index_fill_(0, ids, 0)
+            self.bytes_of_blocks.index_fill_(0, ids, 0)
 
     def clear_behind(self, block: int, tokens: int) -> None:
         """Overwrite a block with zeros behind its first `tokens`."""
@@ -125,10 +136,12 @@ class KvMemory:
             if self.kernels is not None:
                 self.kernels.write(ours, at, part)
                 continue
-            ours.index_copy_(0, at, part.reshape(-1, self.shape.width))
+            rows = to_stored(part.reshape(-1, self.shape.width), ours.dtype)
+            copyable(ours).index_copy_(0, at, copyable(rows))
 
     def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [sequences, heads, positions, width or value_width] of one layer.
+        """Keys and values [sequences, heads, positions, width or value_width] of one layer, in
+        the type that they are stored in.
 
         `rows` [parts, sequences, heads, n] is the result of `rows` for each one's n blocks.
         """

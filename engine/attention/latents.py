@@ -87,7 +87,9 @@ class ExpandedChunk(Protocol):
     """A chunk whose queries attend to keys and values of their own heads."""
 
     def latents(self, layer: int) -> Tensor:
-        """[tokens, rank + rope] what is stored of its context; arbitrary numbers may follow."""
+        """[tokens, rank + rope] what is stored of its context, in the type that it is stored
+        in; arbitrary numbers may follow.
+        """
 
     def attend(
         self, style: AttentionStyle, queries: Tensor, made: Tensor, value_width: int

@@ -130,7 +130,8 @@ class SpanAttention:
         kv_heads, width = self._memory.shape.heads, self._memory.shape.width
         first, parts = 0, list[Tensor]()
         for group in self._groups:
-            keys, values = self._memory.read(layer, group.rows)
+            found = self._memory.read(layer, group.rows)
+            keys, values = (one.to(queries.dtype) for one in found)
             count = keys.shape[0] * group.length
             ours = queries[first : first + count]
             ours = ours.view(-1, group.length, kv_heads, queries.shape[1] // kv_heads, width)

@@ -88,7 +88,8 @@ class LatentAttention:
 
     def _attend_expanded(self, chunk: ExpandedChunk, queries: Tensor) -> Tensor:
         """[rows, heads, key size] to [rows, heads * value size], some heads at a time."""
-        latents, heads, sizes = chunk.latents(self.index), len(self.heads), self.heads.sizes
+        latents = chunk.latents(self.index).to(queries.dtype)
+        heads, sizes = len(self.heads), self.heads.sizes
         each = sizes.heads_at_once(heads, len(latents), latents.itemsize)
         read = list[Tensor]()
         for first in range(0, heads, each):

@@ -237,13 +237,13 @@ class _PagedAttention:
         **more: Any,  # noqa: ANN401
     ) -> Tensor:
         _, heads, tokens, dim = query.shape
-        stored, layer = self.batch.memory.block_rows.dtype, layer_of(module)
-        keys, values = (one[0].transpose(0, 1).to(stored) for one in (key, value))
+        dtype, layer = self.batch.memory.dtype, layer_of(module)
+        keys, values = (one[0].transpose(0, 1).to(dtype) for one in (key, value))
         self.batch.write(layer, keys, values)
         scale = dim**-0.5 if scaling is None else float(scaling)
         window, softcap = more.get("sliding_window"), more.get("softcap")
         style = AttentionStyle(scale, window, softcap, more.get("s_aux"))
-        attended = self.batch.attend(layer, style, query[0].transpose(0, 1).to(stored))
+        attended = self.batch.attend(layer, style, query[0].transpose(0, 1).to(dtype))
         return attended.view(1, tokens, heads, dim).to(query.dtype)
 
 

@@ -39,7 +39,7 @@ def load_encoder(
     name = str(dtype).removeprefix("torch.")
     parts = checkpoint.made_of()
     named = fingerprint_of(parts)
-    info = EngineInfo(named, most, 1, name, 1, (), pooling, made_of=parts)
+    info = EngineInfo(named, most, 1, name, name, 1, (), pooling, made_of=parts)
     layers = load_layers(checkpoint.folder, pooling, model.device)
     return EncoderEngine(info, model, limits, Pooler(pooling, layers=layers))
 

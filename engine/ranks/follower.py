@@ -65,8 +65,8 @@ class Follower:
                 self._clear_behind(message)
 
     def _logits(self, rows: int) -> None:
-        memory, size = self.memory.block_rows, self.decoder.config.hidden_size
-        room = torch.empty(rows, size, dtype=memory.dtype, device=memory.device)
+        memory, size = self.memory, self.decoder.config.hidden_size
+        room = torch.empty(rows, size, dtype=memory.dtype, device=memory.block_rows.device)
         self.decoder.logits(self.group.broadcast(room))
 
     def _clear_behind(self, order: ClearBehind) -> None:

@@ -1,5 +1,7 @@
 """Settings of an engine with several ranks: checks, and each rank's device and threads."""
 
+from dataclasses import replace
+
 import torch
 
 from engine.attention.kv_memory import KvShape
@@ -66,4 +68,4 @@ def whole_kv(config: AnyConfig, part: KvShape, ranks: int) -> KvShape:
     """The KV shape of the whole model, with each head once, from one rank's `part`."""
     if ranks == 1 or not isinstance(config, ModelConfig) or config.latent is not None:
         return part
-    return KvShape(part.layers, config.num_kv_heads, part.width, part.parts)
+    return replace(part, heads=config.num_kv_heads)

@@ -161,12 +161,13 @@ class DeviceRunner:
         Twice if there are adapters: with and without them.
         """
         rows, config = graph_sizes(self.limits.max_sequences)[-1], self.model.config
-        tokens, like = piece_sizes(self.limits.max_tokens)[-1], self.memory.block_rows
+        tokens, memory = piece_sizes(self.limits.max_tokens)[-1], self.memory
+        new = partial(memory.block_rows.new_empty, dtype=memory.dtype)
         outputs = ForwardOutput(
-            like.new_empty(rows, config.hidden_size),
-            like.new_empty(rows, config.vocab_size, dtype=torch.float32),
+            new(rows, config.hidden_size),
+            new(rows, config.vocab_size, dtype=torch.float32),
         )
-        hidden = like.new_empty(tokens, config.hidden_size)
+        hidden = new(tokens, config.hidden_size)
         self.graphs = self._decode_graphs(recorder, outputs, adapted=False)
         self.pieces = self._piecewise_graphs(recorder, hidden, adapted=False)
         if self._num_adapters and self.accelerator.products is not None:  # torch's wait

@@ -218,6 +218,11 @@ def test_a_tier_below_no_kv_is_refused(tmp_path: Path, flag: str) -> None:
         opened(made(tmp_path, "bert"), **{flag: 1})
 
 
+def test_a_type_of_no_kv_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnusableTier, match="--kv-cache-dtype: encoders keep no KV"):
+        opened(made(tmp_path, "bert"), kv_cache_dtype="fp8")
+
+
 def test_a_checkpoint_of_more_layers_is_refused(tmp_path: Path) -> None:
     made(tmp_path, "bert")
     edit_config(tmp_path, {"num_hidden_layers": 1})

@@ -180,7 +180,7 @@ async def test_a_router_is_told_what_to_pair_and_what_runs() -> None:
         kv_role="kv_producer",
         kv_engine_id="node-1",
         data_parallel_size=1,
-        kv_cache_dtype="bfloat16",
+        kv_cache_dtype="float8_e4m3fn",
         block_size=16,
         model_dtype="torch.bfloat16",
         pairing_protocol="f" * 8,

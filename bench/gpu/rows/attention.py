@@ -20,6 +20,7 @@ from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.paged_call import Heads
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.turn_and_write import turn_and_write, turn_and_write_twin
+from engine.kernels.rows import E4M3
 from engine.kernels.style import AttentionStyle
 
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -29,7 +30,7 @@ DRAFTED = 5  # tokens of a sequence: four drafts, and the one before them
 
 def rows(shape: Shape) -> Iterator[Row]:
     """Decode steps of like and of unlike contexts, a prompt, its end behind the rest, and short
-    chunks behind a long context.
+    chunks behind a long context. Some of them over KV in fp8, too.
     """
     if shape.quantization is not None:
         return
@@ -37,6 +38,8 @@ def rows(shape: Shape) -> Iterator[Row]:
     for batch in shape.batches:
         setting = f"batch {batch}, context {context}"
         yield Row("decode attention", setting, partial(_decode, shape, [context] * batch))
+        eight = partial(_decode, shape, [context] * batch, stored=E4M3)
+        yield Row("decode attention", f"{setting}, KV in fp8", eight)
         if batch > 1:
             uneven = [2 * context * (row + 1) // batch for row in range(batch)]
             setting = f"batch {batch}, context up to {2 * context}"
@@ -44,6 +47,9 @@ def rows(shape: Shape) -> Iterator[Row]:
     for count in (prompt, prompt // 4):
         setting = f"{count} tokens behind {prompt - count}"
         yield Row("prefill attention", setting, partial(_prefill, shape, count, prompt))
+        setting = f"{setting}, KV in fp8"
+        eight = partial(_prefill, shape, count, prompt, stored=E4M3)
+        yield Row("prefill attention", setting, eight)
     for count in (128, DRAFTED):  # the next turn of a chat, and drafts that are verified
         count, cached = min(count, prompt // 4), shape.cached
         setting = f"{count} tokens behind {cached}"
@@ -52,36 +58,43 @@ def rows(shape: Shape) -> Iterator[Row]:
         yield Row("prefill attention", f"{setting}, not split", whole)
     for tokens in (*shape.batches, prompt):
         yield Row("turns and writes", f"{tokens} tokens", partial(_turn, shape, tokens))
+        eight = partial(_turn, shape, tokens, stored=E4M3)
+        yield Row("turns and writes", f"{tokens} tokens, KV in fp8", eight)
 
 
 class _Paged(NamedTuple):
     memory: Tensor
     tables: Tensor
     lengths: Tensor
-    keys: Tensor  # dense, [sequences, kv_heads, longest, head_dim]
+    keys: Tensor  # dense, [sequences, kv_heads, longest, head_dim], in the shape's type
     values: Tensor
 
 
-def _paged(shape: Shape, lengths: Sequence[int], device: torch.device) -> _Paged:
+def _paged(
+    shape: Shape, lengths: Sequence[int], device: torch.device, stored: torch.dtype | None
+) -> _Paged:
     size = shape.block_size
     most = -(-max(lengths) // size)
-    memory = _memory(shape, len(lengths) * most, device)
+    memory = _memory(shape, len(lengths) * most, device, stored)
     tables = torch.randperm(len(memory), device=device).view(len(lengths), most)
-    dense = memory[tables, LAYER].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
+    found = memory[:, LAYER].to(shape.dtype)[tables]
+    dense = found.permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
     told = torch.tensor(lengths, dtype=torch.int32, device=device)
     keys, values = (part.contiguous() for part in dense[:, :, :, : max(lengths)])
     return _Paged(memory, tables.int(), told, keys, values)
 
 
-def _memory(shape: Shape, blocks: int, device: torch.device) -> Tensor:
+def _memory(
+    shape: Shape, blocks: int, device: torch.device, stored: torch.dtype | None
+) -> Tensor:
     sizes = blocks, LAYERS, 2, shape.num_key_value_heads, shape.block_size, shape.head_dim
-    return torch.randn(sizes, dtype=shape.dtype, device=device)
+    return torch.randn(sizes, dtype=shape.dtype, device=device).to(stored or shape.dtype)
 
 
-def _heads(shape: Shape) -> Heads:
+def _heads(shape: Shape, stored: torch.dtype | None) -> Heads:
     width, itemsize = shape.head_dim, shape.dtype.itemsize
-    kv_heads = shape.num_key_value_heads
-    return Heads(shape.num_attention_heads, kv_heads, width, width, 2, itemsize)
+    sizes = shape.num_attention_heads, shape.num_key_value_heads, width, width, 2
+    return Heads(*sizes, itemsize, (stored or shape.dtype).itemsize)
 
 
 def _queries(shape: Shape, tokens: int, device: torch.device) -> Tensor:
@@ -89,8 +102,14 @@ def _queries(shape: Shape, tokens: int, device: torch.device) -> Tensor:
     return torch.randn(sizes, dtype=shape.dtype, device=device)
 
 
-def _decode(shape: Shape, lengths: Sequence[int], device: torch.device) -> Prepared:
-    paged = _paged(shape, lengths, device)
+def _decode(
+    shape: Shape,
+    lengths: Sequence[int],
+    device: torch.device,
+    *,
+    stored: torch.dtype | None = None,
+) -> Prepared:
+    paged = _paged(shape, lengths, device, stored)
     memory, tables, told, keys, values = paged
     queries, style = _queries(shape, len(lengths), device), _style(shape)
     seen = torch.arange(keys.shape[2], device=device) < told[:, None]
@@ -102,13 +121,19 @@ def _decode(shape: Shape, lengths: Sequence[int], device: torch.device) -> Prepa
         _flex, dense, style, None if mask is None else _within(told)
     )
     run = partial(decode_attention, queries, memory, LAYER, tables, told, style)
-    return Prepared(run, decode_floor(_heads(shape), lengths), sdpa, rivals)
+    return Prepared(run, decode_floor(_heads(shape, stored), lengths), sdpa, rivals)
 
 
 def _prefill(
-    shape: Shape, count: int, length: int, device: torch.device, *, split: bool = True
+    shape: Shape,
+    count: int,
+    length: int,
+    device: torch.device,
+    *,
+    split: bool = True,
+    stored: torch.dtype | None = None,
 ) -> Prepared:
-    memory, tables, told, keys, values = _paged(shape, [length], device)
+    memory, tables, told, keys, values = _paged(shape, [length], device, stored)
     queries, style = _queries(shape, count, device), _style(shape)
     firsts = torch.tensor([0, count], dtype=torch.int32, device=device)
     dense = queries.transpose(0, 1)[None], keys, values
@@ -117,19 +142,21 @@ def _prefill(
     sdpa = partial(_sdpa, dense, style, None if whole else mask, causal=whole)
     rivals: dict[str, Callable[[], Run]] = {"sdpa, dense": lambda: sdpa}
     rivals["flex, dense"] = partial(_flex, dense, style, _behind(length - count))
-    plan = None if split else plan_tiles(_heads(shape), count)
+    plan = None if split else plan_tiles(_heads(shape, stored), count)
     given = queries, memory, LAYER, tables, firsts, told, count, style
     return Prepared(
         partial(prefill_attention, *given, plan=plan),
-        prefill_floor(_heads(shape), [(count, length)]),
+        prefill_floor(_heads(shape, stored), [(count, length)]),
         lambda: _sdpa(dense, style, mask).transpose(1, 2),
         rivals,
     )
 
 
-def _turn(shape: Shape, tokens: int, device: torch.device) -> Prepared:
+def _turn(
+    shape: Shape, tokens: int, device: torch.device, *, stored: torch.dtype | None = None
+) -> Prepared:
     heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
-    memory = _memory(shape, -(-tokens // shape.block_size) + 1, device)
+    memory = _memory(shape, -(-tokens // shape.block_size) + 1, device, stored)
     sizes = tokens, heads + 2 * kv_heads, shape.head_dim
     mixed = torch.randn(sizes, dtype=shape.dtype, device=device)
     rope = torch.randn(2 * tokens, 2, shape.head_dim, dtype=shape.dtype, device=device)
@@ -138,7 +165,7 @@ def _turn(shape: Shape, tokens: int, device: torch.device) -> Prepared:
     slots = torch.randperm(len(memory) * shape.block_size, device=device)[:tokens]
     given = queries, keys, values, rope, positions, memory, LAYER, slots
     twin = partial(turn_and_write_twin, *given)
-    floor = turn_floor(queries, keys, values, rope)
+    floor = turn_floor(queries, keys, values, rope, memory.itemsize)
     return Prepared(partial(turn_and_write, *given), floor, twin, {"torch": lambda: twin})
 
 

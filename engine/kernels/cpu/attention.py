@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.cpu.library import FORMATS, Library
+from engine.kernels.rows import E4M3
 from engine.kernels.style import AttentionStyle
 
 Numbers: TypeAlias = "array[int]"  # of type "q"
@@ -27,6 +28,7 @@ class _Plan(Structure):
         ("block_size", c_int64),
         ("block_stride", c_int64),
         ("format", c_int64),
+        ("rounded", c_int64),
         ("threads", c_int64),
     )
 
@@ -49,7 +51,8 @@ class PagedAttention:
 
     `spans` has four numbers for each sequence: the position of its first query, the number of
     queries, the row of the first one, and where in `tables` its block ids begin. A value is the
-    first `value_width` numbers of its row; None: all. None of this changes while it is in use.
+    first `value_width` numbers of its row; None: all. Memory has the type of the queries, or is
+    in fp8. None of this changes while it is in use.
     """
 
     def __init__(
@@ -76,7 +79,8 @@ class PagedAttention:
             (parts - 1) * memory.stride(2),
             block_size,
             memory.stride(0),
-            FORMATS[memory.dtype],
+            0,
+            memory.dtype is E4M3,
             torch.get_num_threads(),
         )
 
@@ -89,12 +93,14 @@ class PagedAttention:
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """Attend to the layer's KV: [tokens, heads, width] to [tokens, heads * value_width]."""
         tokens, heads, width = queries.shape
-        assert queries.dtype is self._kept[0].dtype, "kept as it was computed"
+        assert self._kept[0].dtype in (queries.dtype, E4M3), (
+            "kept as it was computed, or in fp8"
+        )
         if queries.stride()[1:] != (width, 1):
             queries = queries.contiguous()
         output = queries.new_empty(tokens, heads * self._plan.value_width)
         sinks = None if style.sinks is None else style.sinks.to(torch.float32).contiguous()
-        self._plan.heads = heads
+        self._plan.heads, self._plan.format = heads, FORMATS[queries.dtype]
         call = _Call(
             queries.data_ptr(),
             output.data_ptr(),

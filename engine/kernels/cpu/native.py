@@ -23,6 +23,7 @@ from engine.kernels.cpu.large_pages import PAGE, gather
 from engine.kernels.cpu.library import FORMATS, Library, RecordedCalls
 from engine.kernels.cpu.recording import Arena, record
 from engine.kernels.fusion import FewRowProducts
+from engine.kernels.rows import E4M3
 from engine.kernels.weights import Fp8Weight, Int4Weight
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,8 @@ class CpuKernels:
         queries, keys, values = parts
         tokens, _, width = queries.shape
         assert all(one.stride()[1:] == (width, 1) for one in parts), "a token's lie together"
-        assert keys.dtype is values.dtype is memory.dtype, "kept as it was computed"
+        assert queries.dtype is keys.dtype is values.dtype, "computed in one dtype"
+        assert memory.dtype in (keys.dtype, E4M3), "kept as it was computed, or in fp8"
         if angles is not None:
             cos, sin = angles
             assert cos.dtype is sin.dtype is queries.dtype is keys.dtype, "turned in one dtype"
@@ -216,8 +218,9 @@ class CpuKernels:
             slots.data_ptr(),
             tokens,
             width,
-            memory.element_size(),
-            FORMATS[memory.dtype],
+            keys.element_size(),
+            FORMATS[keys.dtype],
+            memory.dtype is E4M3,
             torch.get_num_threads(),
         )
 
@@ -245,19 +248,18 @@ class CpuKernels:
     def write(self, memory: Tensor, slots: Tensor, rows: Tensor) -> None:
         """Write [tokens, heads, width] to the rows `slots` [tokens * heads] of `memory`."""
         tokens, heads, width = rows.shape
-        assert rows.dtype is memory.dtype, "kept as it was computed"
+        assert memory.dtype in (rows.dtype, E4M3), "kept as it was computed, or in fp8"
         if rows.stride()[1:] != (width, 1):
             rows = rows.contiguous()
         slots = slots.contiguous()
-        size = rows.element_size()
         self._write.call(
+            (c_int64 * 3)(rows.data_ptr(), heads, rows.stride(0)),
             memory.data_ptr(),
             slots.data_ptr(),
-            rows.data_ptr(),
             tokens,
-            heads,
-            rows.stride(0) * size,
-            width * size,
+            width,
+            FORMATS[rows.dtype],
+            memory.dtype is E4M3,
             torch.get_num_threads(),
         )
 

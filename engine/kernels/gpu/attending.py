@@ -73,11 +73,12 @@ def load_query(queries, at, live, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def read_tile(paged, tokens, there, LAYOUT: tl.constexpr, MASKED: tl.constexpr):
+def read_tile(query, paged, tokens, there, LAYOUT: tl.constexpr, MASKED: tl.constexpr):
     """Keys [TILE, PADDED], what they have beyond that [TILE, REST], and values [TILE, PADDED].
 
-    `paged` is memory at the KV head, a sequence's table, the strides of a block and of a token,
-    and how far values are from keys. Not MASKED: all `tokens` are there.
+    All in the type of the `query`: what is stored as fp8 is converted, which is exact. `paged`
+    is memory at the KV head, a sequence's table, the strides of a block and of a token, and how
+    far values are from keys. Not MASKED: all `tokens` are there.
     """
     memory, table, block_stride, token_stride, value_offset = paged
     BLOCK, VALUE, PADDED, WIDTH, REST, SHARED = LAYOUT
@@ -91,7 +92,8 @@ def read_tile(paged, tokens, there, LAYOUT: tl.constexpr, MASKED: tl.constexpr):
     values = keys
     if not SHARED:
         values = load_rows(memory + value_offset, offsets, there, VALUE, PADDED, MASKED)
-    return keys, keys_rest, values
+    computed = query[0].dtype
+    return keys.to(computed), keys_rest.to(computed), values.to(computed)
 
 
 @triton.jit

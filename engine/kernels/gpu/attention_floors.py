@@ -34,19 +34,26 @@ def prefill_floor(
 
 
 def turn_floor(
-    queries: Tensor, keys: Tensor, values: Tensor | None, rope: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor | None,
+    rope: Tensor | None,
+    stored_itemsize: int | None = None,
 ) -> Floor:
-    """Queries, keys, values and a table row per token are read; all but the row are written.
+    """Queries, keys, values and a table row per token are read; all but the row are written,
+    keys and values in numbers of `stored_itemsize` bytes; None: of as many as they have.
 
     Each rotated number is multiplied with its cosine, its partner with a sine, and both are
     added.
     """
-    numbers = queries.numel() + keys.numel() + (0 if values is None else values.numel())
+    written = keys.numel() + (0 if values is None else values.numel())
+    moved = (2 * queries.numel() + written) * queries.itemsize
+    moved += written * (stored_itemsize or queries.itemsize)
     if rope is None:
-        return Floor(2 * numbers * queries.itemsize)
+        return Floor(moved)
     table = len(queries) * 2 * rope.shape[2] * rope.itemsize
     turned = len(queries) * (queries.shape[1] + keys.shape[1]) * rope.shape[2]
-    return Floor(2 * numbers * queries.itemsize + table, operations=3 * turned)
+    return Floor(moved + table, operations=3 * turned)
 
 
 def _first_sees(count: int, length: int, window: int | None) -> int:

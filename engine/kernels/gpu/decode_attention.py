@@ -48,7 +48,8 @@ def decode_attention(
 ) -> Tensor:
     """[S, heads, width], each the last of its sequence, to [S, heads * value_width].
 
-    `memory` [block, layer, part, kv_head, token, width]; `tables` [S, most] int32 block ids;
+    `memory` [block, layer, part, kv_head, token, width], of the queries' type or float8_e4m3fn;
+    `tables` [S, most] int32 block ids;
     `lengths` [S] int32 tokens, the query's own included: a row with 0 reads nothing and gives
     zeros. Nothing is read of a table behind its length, nor of tokens before the window.
     `out` is written to, if given, and contiguous. `plan` instead of `plan_decode`'s. Raises
@@ -93,7 +94,7 @@ def _read_stretch(
     for first in tl.range(begin, end, TILE):
         tokens = first + tl.arange(0, TILE)
         seen = tokens < end
-        keys, keys_rest, values = read_tile(paged, tokens, seen, LAYOUT, True)
+        keys, keys_rest, values = read_tile(query, paged, tokens, seen, LAYOUT, True)
         scores = score_tile(query, keys, keys_rest, factors, CAPPED, REST)
         scores = tl.where(seen[None, :], scores, float("-inf"))
         mixed, top, total = absorb_tile(mixed, top, total, scores, values)

@@ -6,6 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from engine.kernels.rows import E4M3
 from engine.kernels.style import AttentionStyle
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -17,7 +18,8 @@ INTERPRETED = 4  # programs at once, as far as a plan is concerned, where there 
 class Heads:
     """Query heads, the KV heads they share, and how wide rows of keys and values are.
 
-    `parts` 1: a key's first `value_width` numbers are its value.
+    `parts` 1: a key's first `value_width` numbers are its value. A number has `itemsize` bytes,
+    and `stored_itemsize` in KV memory; None: as many.
     """
 
     heads: int
@@ -26,6 +28,7 @@ class Heads:
     value_width: int
     parts: int
     itemsize: int
+    stored_itemsize: int | None = None
 
     @property
     def sharing(self) -> int:
@@ -36,11 +39,11 @@ class Heads:
     def token_bytes(self) -> int:
         """What is read of one token for one KV head."""
         values = self.value_width if self.parts == 2 else 0
-        return (self.width + values) * self.itemsize
+        return (self.width + values) * (self.stored_itemsize or self.itemsize)
 
     @property
     def token_room(self) -> int:
-        """What that takes in shared memory, in bytes."""
+        """What that takes in shared memory, in bytes, in the type that it is multiplied in."""
         values = self.padded if self.parts == 2 else 0
         return (self.padded + self.rest + values) * self.itemsize
 
@@ -80,9 +83,8 @@ class PagedCall:
     ) -> "PagedCall":
         """Raises ValueError for what does not fit."""
         _, _, parts, kv_heads, block_size, width = memory.shape
-        heads = Heads(
-            queries.shape[1], kv_heads, width, value_width or width, parts, memory.itemsize
-        )
+        sizes = queries.shape[1], kv_heads, width, value_width or width, parts
+        heads = Heads(*sizes, queries.itemsize, memory.itemsize)
         _check(queries, memory, heads)
         if style.sinks is not None and style.sinks.shape != (heads.heads,):
             raise ValueError(f"sinks {list(style.sinks.shape)} are not for {heads.heads} heads")
@@ -127,7 +129,7 @@ def _check(queries: Tensor, memory: Tensor, heads: Heads) -> None:
         )
     if queries.stride(2) != 1 or memory.stride(5) != 1:
         raise ValueError("the numbers of a head must lie behind one another")
-    if queries.dtype is not memory.dtype or queries.dtype not in DTYPES:
+    if memory.dtype not in (queries.dtype, E4M3) or queries.dtype not in DTYPES:
         raise ValueError(f"queries are {queries.dtype}, KV memory is {memory.dtype}")
 
 

@@ -147,8 +147,8 @@ def _pass_keys(
     mixed, top, total = state
     for first in tl.range(low, end, TILE):
         tokens = first + tl.arange(0, TILE)
-        keys, keys_rest, values = read_tile(paged, tokens, tokens <= last, LAYOUT, MASKED)
-        scores = score_tile(query, keys, keys_rest, factors, CAPPED, REST)
+        keys, rest, values = read_tile(query, paged, tokens, tokens <= last, LAYOUT, MASKED)
+        scores = score_tile(query, keys, rest, factors, CAPPED, REST)
         if MASKED:
             seen = tokens[None, :] <= positions[:, None]
             if WINDOWED:

@@ -26,13 +26,21 @@ def e4m3(x):
     otherwise, it is written out; casting is then exact.
     """
     if INTERPRETED:
-        x = tl.minimum(tl.maximum(x, -448.0), 448.0)
+        sign = x.to(tl.int32, bitcast=True) & -0x80000000
+        x = tl.minimum(tl.abs(x), 448.0)
         bits = x.to(tl.int32, bitcast=True)
         bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000  # 3 bits of mantissa are left
         normal = bits.to(tl.float32, bitcast=True)
         small = (x + 24576.0) - 24576.0  # 1.5 * 2 ** 14: in steps of 2 ** -9
-        x = tl.where(tl.abs(x) < 0.015625, small, normal)
+        x = tl.where(x < 0.015625, small, normal)
+        x = (x.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
     return x.to(tl.float8e4nv)
+
+
+@triton.jit
+def rounded(x, memory, FP8: tl.constexpr):
+    """Numbers in the type of a memory's, which is fp8 if FP8."""
+    return e4m3(x.to(tl.float32)) if FP8 else x.to(memory.dtype.element_ty)
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 Each number is read once and written once: queries to where attention reads them, keys and
 values straight to KV memory. A head's norm, if it has one, is fused. All is computed in float32
-and rounded once.
+and rounded once, to fp8 too, where KV memory is of that (as the largest number beyond it).
 
 A program takes one token and some of its heads: of queries, or of keys with their values. Heads
 are rotated as in engine/attention/rotation.py: each number times its cosine, plus the number
@@ -25,6 +25,9 @@ from torch import Tensor
 from engine.kernels.gpu.norms import rms_norm_twin
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import power_of_two
+from engine.kernels.gpu.rounding import rounded
+from engine.kernels.rows import E4M3
+from engine.kernels.stored import to_stored
 
 NUMBERS = 2048  # per program: 16 for each of 128 threads
 HEADS, LATENTS = 1, 2
@@ -119,8 +122,8 @@ def _launch(
         TURNED=0 if rope is None else rope.shape[2],
         VALUES=values is not None, NORMED=norms.kind if norms else 0,
         SOME=some, SOME_KV=some_kv,
-        PADDED=power_of_two(width), KEY_PADDED=power_of_two(key_width), num_warps=4,
-        **pdl_options(),
+        PADDED=power_of_two(width), KEY_PADDED=power_of_two(key_width),
+        FP8=memory.dtype is E4M3, num_warps=4, **pdl_options(),
     )  # fmt: skip
 
 
@@ -152,7 +155,7 @@ def turn_and_write_twin(
     kept = slots >= 0
     block, offset = slots[kept] // memory.shape[4], slots[kept] % memory.shape[4]
     for part, rows in enumerate((keys,) if values is None else (keys, values)):
-        memory[block, layer, part, :, offset] = rows[kept].to(memory.dtype)
+        memory[block, layer, part, :, offset] = to_stored(rows[kept], memory.dtype)
     return queries
 
 
@@ -250,7 +253,8 @@ def _turn_and_write(
     BLOCK: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr,
     KEY_WIDTH: tl.constexpr, TURNED: tl.constexpr, VALUES: tl.constexpr,
     NORMED: tl.constexpr, SOME: tl.constexpr, SOME_KV: tl.constexpr,
-    PADDED: tl.constexpr, KEY_PADDED: tl.constexpr, OVERLAPPED: tl.constexpr = False,
+    PADDED: tl.constexpr, KEY_PADDED: tl.constexpr, FP8: tl.constexpr = False,
+    OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
     """A program: token `x`, and the heads of group `y`, those of queries first."""
     launch_dependents(OVERLAPPED)
@@ -285,10 +289,10 @@ def _turn_and_write(
         row = place + kv_head * kv_head_stride
         spot = memory + row[:, None] + key_columns[None, :]
         fits = live[:, None] & (key_columns < KEY_WIDTH)[None, :]
-        tl.store(spot, key.to(memory.dtype.element_ty), mask=fits)
+        tl.store(spot, rounded(key, memory, FP8), mask=fits)
         if VALUES:
             value_at = token * value_stride + kv_head * value_head_stride
             value = tl.load(
                 values + value_at[:, None] + key_columns[None, :], mask=fits, other=0.0
             )
-            tl.store(spot + part_stride, value.to(memory.dtype.element_ty), mask=fits)
+            tl.store(spot + part_stride, rounded(value, memory, FP8), mask=fits)

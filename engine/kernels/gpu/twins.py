@@ -25,6 +25,7 @@ from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
 from engine.kernels.rows import DualRows, QuantizedRows, quantize_rows_twin
+from engine.kernels.stored import copyable, to_stored
 from engine.kernels.style import AttentionStyle
 
 TOKENS_AT_ONCE = 64
@@ -207,8 +208,9 @@ class TorchKernels:
         at, size = slots[rows].clamp(min=0), kv.memory.shape[4]
         block, token = at // size, at % size
         for index, part in enumerate(parts):
-            ours = kv.memory[:, kv.layer, index].transpose(1, 2)  # [block, token, ..]
-            fresh = torch.where(used.any(), part[rows], ours[block, token])
+            ours = copyable(kv.memory)[:, kv.layer, index].transpose(1, 2)  # [block, token, ..]
+            fresh = copyable(to_stored(part[rows], kv.memory.dtype))
+            fresh = torch.where(used.any(), fresh, ours[block, token])
             ours.index_put_((block, token), fresh)
 
 

@@ -22,14 +22,14 @@ namespace {
 constexpr long TASK_ROWS = 64, PART = 1024, SHORT_SPAN = 16;
 
 // WHOLE: rows are full vectors, as with all head sizes in use.
-template <class Format, class Kind, bool WHOLE>
+template <class Format, class Kind, bool WHOLE, class Kept>
 class Attention {
     typedef typename Format::Item Item;
 
     const Plan& plan;
     const Call& call;
     const long sharing, value_width, wide;  // wide: floats of a value, in whole vectors
-    const Many<Format, Kind, WHOLE> many;
+    const Many<Format, Kind, WHOLE, Kept> many;
     std::vector<Group> groups;
     std::vector<Task> tasks;
     std::vector<float> partial;
@@ -80,7 +80,7 @@ class Attention {
 #ifdef PD_PAIRS
         if constexpr (std::is_same_v<Format, BFloat16>)
             if (is_few(plan, group.tokens * sharing))
-                return attend_few(plan, call, group, task, groups[next.group], next, running);
+                return attend_few<Kept>(plan, call, group, task, groups[next.group], next, running);
 #endif
         many.attend(group, task, running);
     }
@@ -170,13 +170,21 @@ class Attention {
 namespace pd {
 namespace {
 
-template <class Format, class Kind>
-void attend(const Plan& plan, const Call& call) {
+template <class Format, class Kind, class Kept>
+void attend_kept(const Plan& plan, const Call& call) {
     constexpr long VECTOR = LANES * Kind::UNIT;
     if (plan.width % VECTOR == 0 && plan.value_width % VECTOR == 0)
-        Attention<Format, Kind, true>(plan, call).run();
+        Attention<Format, Kind, true, Kept>(plan, call).run();
     else
-        Attention<Format, Kind, false>(plan, call).run();
+        Attention<Format, Kind, false, Kept>(plan, call).run();
+}
+
+template <class Format, class Kind>
+void attend(const Plan& plan, const Call& call) {
+    if (plan.rounded)
+        attend_kept<Format, Kind, E4m3>(plan, call);
+    else
+        attend_kept<Format, Kind, Format>(plan, call);
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // Attention of a few queries, of bfloat16, that share their keys: what a step of decode is made
 // of, bound by memory. So nothing of KV is packed: a key is broadcast from where it lies, some
 // words at a time, against the same words of all rows, spread over the lanes of a vector. The
-// scores come out with neighbouring keys in neighbouring lanes, which is what values want.
+// scores come out with neighbouring keys in neighbouring lanes, which is what values want. KV in
+// fp8 is copied as bfloat16 first, a tile at a time, into the cache nearest to the processor.
 #pragma once
 
 #include <vector>
 
-#include "fetching.hpp"
+#include "few_tiles.hpp"
 #include "lanes.hpp"
 #include "tasks.hpp"
 
@@ -24,8 +25,10 @@ inline bool is_few(const Plan& plan, long rows) {
            plan.value_offset && plan.block_size % RUN == 0;
 }
 
-template <int ROWS>
+template <int ROWS, class Kept>
 class Few {
+    typedef pd::FewTile<uint16_t> FewTile;
+    typedef pd::FewTile<typename Kept::Item> KeptTile;
     static constexpr int SIDE = ROWS == 1 ? 1 : ROWS == 2 ? 2 : ROWS <= 4 ? 4 : 8;
     static constexpr int EACH = LANES / SIDE;
     static constexpr long VECTORS = FewTile::KEYS / EACH;
@@ -43,6 +46,7 @@ class Few {
     const Call& call;
     const Group& group;
     const long width;
+    const FewTiles<Kept> tiles;
     Head heads[MOST_HEADS];
     Floats scores[VECTORS];
     alignas(64) uint32_t weights[VECTORS * LANES / 2];
@@ -51,8 +55,8 @@ class Few {
     static long scratch(const Plan& plan) { return plan.width / 2 * SIDE; }
 
     Few(const Plan& plan, const Call& call, const Group& group, Running running,
-        uint32_t* scratch)
-        : plan(plan), call(call), group(group), width(plan.width) {
+        uint32_t* scratch, uint16_t* copies)
+        : plan(plan), call(call), group(group), width(plan.width), tiles{plan, call, copies} {
         std::fill(running.mixed, running.mixed + group.heads * ROWS * width, 0.0f);
         for (long head = 0; head < group.heads; ++head) {
             Running own = running.after(head * ROWS, width);
@@ -64,12 +68,13 @@ class Few {
     // Keys `from` to `to`; where they end, the first of `after` are fetched for who comes next.
     void attend(const Task& task, const Group& after, const Task& next) {
         long key = task.from / RUN * RUN;
-        FewTile tile = locate(group, key, task.to);
+        KeptTile found = tiles.locate(group, key, task.to);
         for (; key < task.to; key += FewTile::KEYS) {
-            const FewTile later = key + FewTile::KEYS < task.to
-                                      ? locate(group, key + FewTile::KEYS, task.to)
-                                      : locate(after, next.from / RUN * RUN, next.to);
-            Fetching soon(later, plan, group.heads);
+            const KeptTile later = key + FewTile::KEYS < task.to
+                                       ? tiles.locate(group, key + FewTile::KEYS, task.to)
+                                       : tiles.locate(after, next.from / RUN * RUN, next.to);
+            const FewTile tile = tiles.as_bfloat16(found, later, group.heads);
+            Fetching<uint16_t> soon = tiles.fetching(tile, later, group.heads);
             const long keys = std::min(FewTile::KEYS, task.to - key);
             for (long head = 0; head < group.heads; ++head) {
                 score(tile, soon, head, keys);
@@ -80,7 +85,7 @@ class Few {
                     else
                         mix<false>(tile, soon, head, at, keys);
             }
-            tile = later;
+            found = later;
         }
         for (long head = 0; head < group.heads; ++head) finish(heads[head]);
     }
@@ -100,24 +105,10 @@ class Few {
         }
     }
 
-    // The runs of a tile; behind the last, the first is repeated.
-    FewTile locate(const Group& group, long key, long to) const {
-        FewTile tile;
-        const uint16_t* memory = (const uint16_t*)plan.memory + call.layer_offset +
-                                 group.head * plan.block_size * width;
-        const int64_t* table = plan.tables + plan.spans[group.span].table;
-        for (long i = 0; i < FewTile::RUNS; ++i, key += RUN) {
-            const long block = key / plan.block_size, token = key % plan.block_size;
-            tile.runs[i] = key < to ? memory + table[block] * plan.block_stride + token * width
-                                    : tile.runs[0];
-        }
-        return tile;
-    }
-
-    void score(const FewTile& tile, Fetching& soon, long head, long keys) {
+    void score(const FewTile& tile, Fetching<uint16_t>& soon, long head, long keys) {
         const uint32_t* queries = heads[head].queries;
         for (long i = 0; i * RUN < keys; ++i) {
-            const uint16_t* run = tile.runs[i] + head * plan.block_size * width;
+            const uint16_t* run = tile.runs[i] + head * tile.head_stride;
             const uint16_t* later = soon.piece(width / 2);
             switch (width) {
                 case 64: score_run<64>(queries, run, later, scores + i * SIDE); break;
@@ -218,13 +209,13 @@ class Few {
 
     // 32 numbers of each value, weighed and added up, in the order that unpacking pairs gives.
     template <bool WHOLE>
-    void mix(const FewTile& tile, Fetching& soon, long head, long at, long keys) {
+    void mix(const FewTile& tile, Fetching<uint16_t>& soon, long head, long at, long keys) {
         float* mixed = heads[head].running.mixed + at;
         Floats sums[ROWS][2];
         for (int row = 0; row < ROWS; ++row)
             for (int v = 0; v < 2; ++v)
                 sums[row][v] = load<Floats>(mixed + row * width + v * LANES);
-        const long offset = plan.value_offset + head * plan.block_size * width + at;
+        const long offset = tile.value_offset + head * tile.head_stride + at;
         for (long run = 0; run * RUN < (WHOLE ? FewTile::KEYS : keys); ++run) {
             const uint32_t* pairs = weights + run * RUN / EACH * (LANES / 2);
             const uint16_t* later = soon.piece(RUN);
@@ -277,15 +268,19 @@ class Few {
     }
 };
 
-template <int ROWS = 1>
+template <class Kept, int ROWS = 1>
 void attend_few(const Plan& plan, const Call& call, const Group& group, const Task& task,
                 const Group& after, const Task& next, Running running) {
     if constexpr (ROWS < MOST_FEW)
         if (group.tokens * (plan.heads / plan.kv_heads) > ROWS)
-            return attend_few<ROWS + 1>(plan, call, group, task, after, next, running);
-    static thread_local std::vector<Words> scratch;
-    scratch.resize(std::max((long)scratch.size(), Few<ROWS>::scratch(plan) * group.heads / LANES));
-    Few<ROWS>(plan, call, group, running, (uint32_t*)scratch.data()).attend(task, after, next);
+            return attend_few<Kept, ROWS + 1>(plan, call, group, task, after, next, running);
+    typedef Few<ROWS, Kept> Own;
+    static thread_local std::vector<Words> scratch, copies;
+    scratch.resize(std::max((long)scratch.size(), Own::scratch(plan) * group.heads / LANES));
+    const long copied = FewTiles<Kept>::copied(plan, group.heads) / (2 * LANES);
+    copies.resize(std::max((long)copies.size(), copied));
+    Own(plan, call, group, running, (uint32_t*)scratch.data(), (uint16_t*)copies.data())
+        .attend(task, after, next);
 }
 
 }  // namespace pd

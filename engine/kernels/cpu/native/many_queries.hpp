@@ -6,12 +6,10 @@
 
 #include <vector>
 
-#include "tasks.hpp"
+#include "many_rows.hpp"
 #include "tile.hpp"
 
 namespace pd {
-
-constexpr long TILE = 128;
 
 struct Scratch {
     std::vector<uint32_t> words;
@@ -38,22 +36,16 @@ struct Scratch {
     }
 };
 
-// Where the keys of a tile lie, and how many they are; values are at a fixed distance. Behind
-// the last, the first is repeated: it weighs nothing, but it must be a number.
-template <class Item>
-struct Rows {
-    const Item* keys[TILE];
-    long count;
-};
-
-// WHOLE: rows are full vectors, as with all head sizes in use.
-template <class Format, class Kind, bool WHOLE>
+// WHOLE: rows are full vectors, as with all head sizes in use. KV is Kept in the format of the
+// queries, or in fp8.
+template <class Format, class Kind, bool WHOLE, class Kept = Format>
 class Many {
     typedef typename Format::Item Item;
     static constexpr bool AS_IS = sizeof(Item) * Kind::UNIT == 4;  // words need no conversion
 
     const Plan& plan;
     const Call& call;
+    const ManyRows<Format, Kept> rows_in;
     const long sharing, width, value_width;
     const long deep, wide;  // words of a key, floats of a value, in whole vectors
 
@@ -61,6 +53,7 @@ class Many {
     Many(const Plan& plan, const Call& call)
         : plan(plan),
           call(call),
+          rows_in{plan, call},
           sharing(plan.heads / plan.kv_heads),
           width(plan.width),
           value_width(plan.value_width),
@@ -70,21 +63,23 @@ class Many {
     void attend(const Group& group, const Task& task, Running running) const {
         static thread_local Scratch scratch;
         const long rows = group.tokens * sharing, columns = round_up(rows);
-        scratch.fit(columns, deep, wide, 2 * width * sizeof(Item));
+        scratch.fit(columns, deep, wide, 2 * width * sizeof(typename Kept::Item));
         std::fill(scratch.most, scratch.most + columns, NOTHING);
         std::fill(scratch.totals, scratch.totals + columns, 0.0f);
         std::fill(running.mixed, running.mixed + rows * wide, 0.0f);
         pack_queries(group, columns, scratch.queries);
         for (long row = 0; row < columns; ++row)
             scratch.positions[row] = plan.spans[group.span].start + group.token + row / sharing;
-        Rows<Item> rows_of[2];
+        Rows<typename Kept::Item> rows_of[2];
         Soon soon{scratch.lines.data(), scratch.lines.data()};
-        find(group, task.from, task.to, rows_of[0], soon);
-        fetch_rest(soon);
+        rows_in.find(group, task.from, task.to, rows_of[0], soon);
+        soon.fetch_rest();
         for (long key = task.from, turn = 0; key < task.to; key += TILE, turn ^= 1) {
             soon = {scratch.lines.data(), scratch.lines.data()};
-            if (key + TILE < task.to) find(group, key + TILE, task.to, rows_of[turn ^ 1], soon);
-            const Rows<Item>& some = rows_of[turn];
+            if (key + TILE < task.to)
+                rows_in.find(group, key + TILE, task.to, rows_of[turn ^ 1], soon);
+            Rows<Item> copies;
+            const Rows<Item>& some = rows_in.as_computed(rows_of[turn], copies);
             const long units = (some.count + Kind::UNIT - 1) / Kind::UNIT;
             score(some, key, columns, scratch, soon);
             for (long column = 0; column < columns; column += LANES)
@@ -93,7 +88,7 @@ class Many {
             multiply<Kind>({scratch.weights, 1, scratch.values, wide, running.mixed, wide, units,
                             true, 0, &soon, columns},
                            rows, wide);
-            fetch_rest(soon);
+            soon.fetch_rest();
         }
         for (long row = 0; row < rows; ++row) {
             running.most[row] = scratch.most[row] / Kind::OCTAVE;
@@ -102,35 +97,6 @@ class Many {
     }
 
    private:
-    // Up to TILE keys from `key` on, block by block. They are far: fetch them soon, use them next.
-    void find(const Group& group, long key, long to, Rows<Item>& rows, Soon& soon) const {
-        const Item* memory = (const Item*)plan.memory + call.layer_offset +
-                             group.head * plan.block_size * width;
-        const int64_t* table = plan.tables + plan.spans[group.span].table;
-        long block = key / plan.block_size, token = key % plan.block_size;
-        rows.count = std::min(TILE, to - key);
-        for (long i = 0; i < rows.count; ++block, token = 0) {
-            const Item* at = memory + table[block] * plan.block_stride + token * width;
-            long some = std::min(rows.count - i, (long)plan.block_size - token);
-            want(at, some * width, soon);
-            if (plan.value_offset) want(at + plan.value_offset, some * width, soon);
-            for (long end = i + some; i < end; ++i, at += width) rows.keys[i] = at;
-        }
-        for (long i = rows.count; i < round_up(rows.count); ++i) rows.keys[i] = rows.keys[0];
-    }
-
-    static void fetch_rest(Soon& soon) {
-        while (soon.next < soon.end) __builtin_prefetch(*soon.next++);
-    }
-
-    static void want(const Item* from, long count, Soon& soon) {
-        constexpr long LINE = 64 / sizeof(Item);
-        const void** lines = soon.end;
-        const long some = (count + LINE - 1) / LINE;
-        for (long line = 0; line < some; ++line) lines[line] = from + line * LINE;
-        soon.end = lines + some;
-    }
-
     // LANES words of a row of `size` items from `word` on, zeros behind its end.
     static Words words(const Item* row, long word, long size) {
         long left = size - word * Kind::UNIT, most = LANES * Kind::UNIT;
@@ -187,7 +153,7 @@ class Many {
     }
 
     void pack_values(const Item* const* keys, long columns, uint32_t* packed) const {
-        const long wide = this->wide, size = value_width, offset = plan.value_offset;
+        const long wide = this->wide, size = value_width, offset = rows_in.value_offset();
         for (long key = 0; key < columns; key += Kind::UNIT, packed += wide) {
             const Item *first = keys[key] + offset, *second = keys[key + Kind::UNIT - 1] + offset;
             if constexpr (Kind::UNIT == 1) {

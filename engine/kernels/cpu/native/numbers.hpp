@@ -41,6 +41,13 @@ inline void store(void* at, V value) {
     std::memcpy(at, &value, sizeof value);
 }
 
+// Threads that so many numbers keep busy.
+inline long useful(long numbers, long threads) {
+    constexpr long WORTH_A_THREAD = 1 << 15;
+    long most = numbers / WORTH_A_THREAD + 1;
+    return threads < most ? threads : most;
+}
+
 inline Floats splat(float one) { return Floats{} + one; }
 inline Ints counting() { return Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 

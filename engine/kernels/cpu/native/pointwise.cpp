@@ -1,4 +1,4 @@
-// What a layer does between its products: norms, gates, turns, and writing KV. Each is one pass
+// What a layer does between its products: norms, gates and turns. Each is one pass
 // over its numbers; in torch each is several operations, and for a decode step that is what
 // counts.
 #include <cmath>
@@ -9,13 +9,6 @@
 
 namespace pd {
 namespace {
-
-constexpr long WORTH_A_THREAD = 1 << 15;
-
-long useful(long numbers, long threads) {
-    long most = numbers / WORTH_A_THREAD + 1;
-    return threads < most ? threads : most;
-}
 
 template <class Format>
 Floats read_up_to(const typename Format::Item* at, long left) {
@@ -199,66 +192,9 @@ extern "C" void pd_gate(const void* inputs, void* outputs, int64_t rows, int64_t
 
 PD_AGAIN(pd_gate)
 
-extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, int64_t tokens,
-                         int64_t heads, int64_t stride, int64_t bytes, int64_t threads);
-
 extern "C" void pd_turn(void* heads, const void* cosines, const void* sines, int64_t tokens,
                         int64_t count, int64_t width, int64_t stride, int64_t table_stride,
                         int64_t format, int64_t threads) {
     pd::Turn of{heads, cosines, sines, tokens, count, width, stride, table_stride, threads};
     PD_BY_FORMAT(format, turn)
 }
-
-namespace pd {
-namespace {
-
-// A call of memcpy for each row would take longer than the row.
-void copy(char* to, const char* from, long bytes) {
-    for (; bytes >= 64; bytes -= 64, to += 64, from += 64) store(to, load<Words>(from));
-    if (bytes) std::memcpy(to, from, bytes);
-}
-
-}  // namespace
-}  // namespace pd
-
-// Rows of `bytes` [tokens, heads], `stride` bytes between tokens, to rows `slots` of `memory`.
-extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, int64_t tokens,
-                         int64_t heads, int64_t stride, int64_t bytes, int64_t threads) {
-    threads = pd::useful(tokens * heads * bytes, threads);
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (long token = 0; token < tokens; ++token)
-        for (long head = 0; head < heads; ++head)
-            pd::copy(memory + slots[token * heads + head] * bytes,
-                     rows + token * stride + head * bytes, bytes);
-}
-
-PD_AGAIN(pd_write)
-
-// What stands in a batch's rows: heads of `width` numbers, `stride` numbers between tokens.
-struct pd_heads {
-    char* at;
-    int64_t count, stride;
-};
-
-// Turn queries and keys in place, and write keys and values; without cosines nothing turns.
-// Heads that lie behind one another are turned in one pass.
-extern "C" void pd_turn_and_write(const pd_heads* parts, const void* cosines, const void* sines,
-                                  int64_t table_stride, char* memory, const int64_t* slots,
-                                  int64_t tokens, int64_t width, int64_t item, int64_t format,
-                                  int64_t threads) {
-    pd_heads queries = parts[0], keys = parts[1];
-    if (cosines) {
-        bool joined = queries.stride == keys.stride &&
-                      queries.at + queries.count * width * item == keys.at;
-        pd_turn(queries.at, cosines, sines, tokens, queries.count + (joined ? keys.count : 0),
-                width, queries.stride, table_stride, format, threads);
-        if (!joined)
-            pd_turn(keys.at, cosines, sines, tokens, keys.count, width, keys.stride,
-                    table_stride, format, threads);
-    }
-    for (int part = 1; part < 3; ++part, slots += tokens * keys.count)
-        pd_write(memory, slots, parts[part].at, tokens, keys.count, parts[part].stride * item,
-                 width * item, threads);
-}
-
-PD_AGAIN(pd_turn_and_write)

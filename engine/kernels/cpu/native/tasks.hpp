@@ -16,13 +16,14 @@ struct Span {
 };
 
 // What stays for all layers of a step. Strides and offsets count items; tables hold block ids.
-// Rows of keys are `width` long; values are `value_offset` behind them, `value_width` long.
+// Rows of keys are `width` long; values are `value_offset` behind them, `value_width` long. KV is
+// `rounded` to fp8, or in the format of the queries.
 struct Plan {
     const Span* spans;
     const int64_t* tables;
     const void* memory;
     int64_t num_spans, heads, kv_heads, width, value_width, value_offset;
-    int64_t block_size, block_stride, format, threads;
+    int64_t block_size, block_stride, format, rounded, threads;
 };
 
 // What differs between layers. A window, softcap or sinks of zero are none.

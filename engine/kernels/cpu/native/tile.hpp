@@ -53,6 +53,10 @@ constexpr long PART_LANES = sizeof(Part) / sizeof(float);
 // longest product may skip.
 struct Soon {
     const void **next, **end;
+
+    void fetch_rest() {
+        while (next < end) __builtin_prefetch(*next++);
+    }
 };
 constexpr long LINES_OF_A_STEP = 2;
 
