@@ -131,7 +131,7 @@ def test_of_the_ended_pulls_the_oldest_are_forgotten_first() -> None:
     ended = EndedPulls(most=2)
     for key in ("a", "b", "a", "c"):
         ended.add(A, key, 3, key)
-    ended.add(A, "c", 2, "an earlier one")
+    ended.add(A, "c", 2, "the one before")
     found = {key: ended.reason(A, Look(key, None, 0, pull=3)) for key in ("a", "b", "c")}
     assert found == {"a": "a", "b": None, "c": "c"}
     assert ended.reason(A, Look("c", None, 0, pull=4)) is None

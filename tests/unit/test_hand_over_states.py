@@ -6,7 +6,7 @@ import pytest
 
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.state import NEXT, HandOverState, IllegalTransition
-from kv_transfer.wire import Gone, Settle
+from kv_transfer.wire import SILENCE_S, Gone, Leave, Settle
 from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
 
 
@@ -71,19 +71,47 @@ def test_an_end_is_the_end(end: HandOverState) -> None:
             end.to(state)
 
 
-@pytest.mark.parametrize("sealed", [True, False])
-def test_what_is_not_all_there_or_was_never_asked_for_cannot_be_settled(
-    book: OfferBook, sealed: bool
+@pytest.mark.parametrize(
+    ("sealed", "looked", "left"),
+    [(True, False, False), (False, True, False), (True, True, True)],
+)
+def test_what_is_not_all_there_or_is_nobodys_cannot_be_settled(
+    book: OfferBook, sealed: bool, looked: bool, left: bool
 ) -> None:
     enter(book)
     book.offer("t", None)
     if sealed:
         book.seal("t", SEALED, now=0)
-    else:
+    if looked:
         look(book)
-    book.handle_message(A, Settle("t"), now=0)
-    assert said(book) == [(A, Gone("t", "it is not sealed, or was never asked for"))]
+    if left:
+        book.handle_message(A, Leave("t"), now=0)
+    book.handle_message(A, Settle("t", pull=1), now=0)
+    assert said(book) == [(A, Gone("t", "it is not sealed, or was never asked for", 1))]
     assert book.num_open == 1
+
+
+def test_an_offer_ends_as_it_was_settled(book: OfferBook) -> None:
+    enter(book)
+    states = dict[str, HandOverState]()
+    for name in ("withdrawn", "expired", "delivered"):
+        book.offer(name, None)
+        offer = book._offers.get(name)
+        assert offer is not None
+        book.seal(name, SEALED, now=0)
+        look(book, key=name)
+        if name == "withdrawn":
+            book.withdraw(name)
+        if name == "expired":
+            book.expire(SILENCE_S)
+        if name == "delivered":
+            book.handle_message(A, Settle(name), now=0)
+        states[name] = offer.state
+    assert states == {
+        "withdrawn": HandOverState.WITHDRAWN,
+        "expired": HandOverState.EXPIRED,
+        "delivered": HandOverState.SETTLED,
+    }
 
 
 def test_a_sealed_offer_is_as_it_is(book: OfferBook) -> None:

@@ -269,3 +269,12 @@ def test_who_comes_too_late_is_told_whether_it_was_withdrawn(
         book.handle_message(A, ended_by, now=0)
     book.expire(LEASE_S)
     assert look(book, now=LEASE_S) == [(A, Gone("t", reason))]
+
+
+def test_last_words_on_an_offer_that_we_never_had_harm_nobody(book: OfferBook) -> None:
+    """A sink may have begun with our predecessor."""
+    enter(book)
+    book.handle_message(A, Abandon("t", pull=0), now=0)
+    assert said(book) == []
+    book.handle_message(A, Settle("u"), now=0)
+    assert said(book) == [(A, Gone("u", "the lease is over"))]

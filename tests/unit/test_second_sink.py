@@ -28,6 +28,26 @@ def test_a_sink_whose_ticket_was_taken_is_never_confirmed(book: OfferBook) -> No
     assert book.settled == [Settled("t", Outcome.DELIVERED)]
 
 
+def test_a_sink_that_lost_a_ticket_does_not_get_it_by_a_later_pull(book: OfferBook) -> None:
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    for peer in (A, B):
+        look(book, peer)
+    assert look(book, pull=1) == [(A, Gone("t", "another sink has asked for it", 1))]
+    book.handle_message(B, Leave("t"), now=0)
+    assert look(book, pull=2) == [(A, Gone("t", "another sink has asked for it", 2))]
+
+
+def test_what_was_asked_for_before_it_was_sealed_needs_no_other_look(book: OfferBook) -> None:
+    enter(book)
+    book.offer("t", None)
+    look(book)
+    book.seal("t", SEALED, now=0)
+    book.handle_message(A, Settle("t"), now=0)
+    assert said(book) == [(A, Confirmed("t"))]
+
+
 @pytest.mark.parametrize(("again", "pull"), [(A, 1), (B, 0)])
 def test_a_ticket_that_was_left_is_as_if_nobody_had_asked(
     book: OfferBook, again: bytes, pull: int
@@ -84,6 +104,34 @@ def test_what_is_late_of_a_sinks_first_pull_is_not_of_its_second(book: OfferBook
     assert said(book) == [(A, Confirmed("t", pull=3))]
 
 
+def test_the_numbers_of_pulls_are_each_sinks_own(book: OfferBook) -> None:
+    """One that has pulled less often has no less of a claim."""
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    look(book, pull=5)
+    assert look(book, B, pull=2) == [
+        (A, Gone("t", "another sink has asked for it", 5)),
+        (B, News("t", 0, (), pull=2)),
+    ]
+
+
+@pytest.mark.parametrize(("peer", "pull"), [(B, 3), (A, 2)])
+def test_only_the_pull_that_has_a_ticket_settles_it(
+    book: OfferBook, peer: bytes, pull: int
+) -> None:
+    """Neither a sink that never asked nor an earlier pull, of which the source knows no end."""
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    book.seal("t", SEALED, now=0)
+    look(book, pull=3)
+    book.handle_message(peer, Settle("t", pull=pull), now=0)
+    assert said(book) == [(peer, Gone("t", "another sink has asked for it", pull))]
+    book.handle_message(A, Settle("t", pull=3), now=0)
+    assert said(book) == [(A, Confirmed("t", pull=3))]
+
+
 def test_a_sink_may_read_one_offer_by_two_names(book: OfferBook) -> None:
     """Neither of its pulls is late because of the other one."""
     enter(book)
@@ -93,7 +141,10 @@ def test_a_sink_may_read_one_offer_by_two_names(book: OfferBook) -> None:
     said(book)
     assert look(book, key="outer") == [(A, News("outer", 0, (1,), ticket_id="t"))]
     book.handle_message(A, Leave("t", pull=5), now=0)
-    assert look(book, key="outer", known=1) == [(A, News("outer", 1, (), ticket_id="t"))]
+    book.extend("t", [2])
+    book.flush()
+    assert said(book) == [(A, News("outer", 1, (2,), ticket_id="t"))]
+    assert look(book, key="outer", known=2) == [(A, News("outer", 2, (), ticket_id="t"))]
 
 
 def test_a_sealed_ticket_that_was_left_waits_once_more_for_a_whole_lease(
