@@ -108,6 +108,13 @@ def test_a_checksum_that_comes_too_late_is_not_told() -> None:
     assert book.missing_checksums(1) == []
 
 
+def test_checksums_that_come_twice_count_once() -> None:
+    book = offered(FULL, 5, 6)
+    for order in [*book.missing_checksums(1), *book.missing_checksums(1)]:
+        book.add_checksums(order, [52])
+    assert [(order.start, order.blocks) for order in book.missing_checksums(9)] == [(1, [6])]
+
+
 def test_no_offer_waits_for_the_checksums_of_a_long_one() -> None:
     book = offered(FULL, *range(1000))
     book.offer("short", None)

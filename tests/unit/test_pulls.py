@@ -206,14 +206,14 @@ def test_a_confirmation_nobody_asked_for_ends_nothing(book: PullBook) -> None:
 
 
 def test_hello_is_said_once_and_again_to_a_successor(book: PullBook) -> None:
-    book.hold(ticket("a"), now=0)
-    book.hold(ticket("b", engine_id="successor"), now=0)  # nobody has answered yet
+    book.hold(ticket("a"), now=9)
+    book.hold(ticket("b", engine_id="successor"), now=9)  # nobody has answered yet
     assert [type(one) for one in said(book)] == [Hello, Look, Look]
-    book.handle_message(AT, WELCOME, now=0)
-    book.hold(ticket("c"), now=0)
-    book.hold(ticket("d", engine_id=None), now=0)
+    book.handle_message(AT, WELCOME, now=9)
+    book.hold(ticket("c"), now=9)
+    book.hold(ticket("d", engine_id=None), now=9)
     assert Hello not in map(type, said(book))
-    book.hold(ticket("e", engine_id="successor"), now=0)
+    book.hold(ticket("e", engine_id="successor"), now=9)
     assert Hello in map(type, said(book))
 
 
