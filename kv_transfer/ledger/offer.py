@@ -118,7 +118,7 @@ class KvOffer:
         start, self.num_told, self.has_news = self.num_told, self.num_ready, False
         blocks = tuple(self.blocks[start : self.num_told])
         each = self.checksum_mapping.our_slots
-        sums = tuple(self.checksums[start * each : self.num_told * each])
+        sums = tuple(self.checksums[start * each :])
         sealed = self.sealed if self.num_told == len(self.blocks) else None
         name = self.ticket_id_beside(self.key)
         facts = self.key, start, blocks, sealed, sums, self.level, name, self.pull
