@@ -259,7 +259,7 @@ class OfferBook:
         ticket_id = self._meant(leave)
         offer = self._offers.get(ticket_id)
         self._ended.add(peer, leave.key, leave.pull, "its sink has left it")
-        if offer and self.known_sinks.touch(peer) and offer.release_claim(peer, leave):
+        if offer and offer.release_claim(peer, leave):
             self._leases.renew(ticket_id, until=now + LEASE_S if offer.sealed else None)
 
     def _take_name(self, older: KvOffer) -> None:

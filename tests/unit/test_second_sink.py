@@ -172,6 +172,18 @@ def test_only_who_has_a_ticket_can_leave_it(book: OfferBook) -> None:
     assert book.settled == [Settled("t", Outcome.EXPIRED)]
 
 
+def test_a_sink_that_was_forgotten_meanwhile_can_leave_what_it_has(book: OfferBook) -> None:
+    """Or nobody else could take the ticket, and the prompt would be run again."""
+    book.known_sinks.most = 1
+    enter(book)
+    book.offer("t", None)
+    look(book)
+    enter(book, B)
+    book.handle_message(A, Leave("t"), now=0)
+    book.expire(SILENCE_S)
+    assert look(book, B, now=SILENCE_S) == [(B, News("t", 0, ()))]
+
+
 def test_what_is_late_of_a_pull_stays_late_when_an_earlier_one_is_left(book: OfferBook) -> None:
     """The earlier farewell came over a connection that its sink has let go of."""
     enter(book)
