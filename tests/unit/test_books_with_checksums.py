@@ -117,6 +117,7 @@ def test_checksums_that_come_twice_count_once() -> None:
 
 def test_no_offer_waits_for_the_checksums_of_a_long_one() -> None:
     book = offered(FULL, *range(1000))
+    assert [len(order.blocks) for order in book.missing_checksums(10)] == [10]
     book.offer("short", None)
     book.extend("short", (7, 8))
     assert [(order.ticket_id, len(order.blocks)) for order in book.missing_checksums(10)] == [

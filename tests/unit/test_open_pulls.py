@@ -59,17 +59,49 @@ def test_a_turn_looks_at_no_pull_of_which_nothing_is_due(
 
     def is_due(pull: Pull, beat_s: float, *, now: float) -> bool:
         asked.append(pull.ticket.ticket_id)
-        return now >= beat_s
+        return now - 9 >= beat_s
 
     pulls = OpenPulls()
     for number in range(100):
-        pull = held(str(number), 0)
+        pull = held(str(number), 9)
         pulls.add(pull)
-        pulls.look(pull, now=0)
+        pulls.look(pull, now=9)
     monkeypatch.setattr(OpenPulls, "__iter__", all_of)
     monkeypatch.setattr(Pull, "is_due", is_due)
-    assert (pulls.due(BEAT_S, now=0.1), pulls.silent(now=0.1)) == ([], [])
+    assert (pulls.due(BEAT_S, now=9.1), pulls.silent(now=9.1)) == ([], [])
     assert asked == ["0"]
+
+
+def test_a_turn_goes_through_all_pulls_only_when_one_may_be_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pulls, pull, looks = OpenPulls(), held("1", 0), list[float]()
+    pulls.add(pull)
+    pull.take_news(News("1", 0, ()), now=1)
+
+    def all_of(_: OpenPulls) -> Iterator[Pull]:
+        looks.append(now)
+        return iter([pull])
+
+    monkeypatch.setattr(OpenPulls, "__iter__", all_of)
+    for now in (1.0, SILENCE_S, SILENCE_S + 0.5, SILENCE_S + 1):
+        assert pulls.silent(now=now) == ([pull] if now == SILENCE_S + 1 else [])
+    assert looks == [SILENCE_S, SILENCE_S + 1]
+
+
+def test_a_pull_that_is_over_is_looked_at_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulls, over, asked = OpenPulls(), held("over", 0), list[str]()
+
+    def sends_looks(pull: Pull) -> bool:
+        asked.append(pull.ticket.ticket_id)
+        return False
+
+    pulls.add(over)
+    pulls.look(over, now=0)
+    monkeypatch.setattr(Pull, "sends_looks", property(sends_looks))
+    for _ in range(2):
+        assert pulls.due(BEAT_S, now=BEAT_S) == []
+    assert asked == ["over"]
 
 
 DO = st.sampled_from(("start", "hear", "fail", "remove"))
