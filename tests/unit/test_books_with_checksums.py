@@ -146,6 +146,26 @@ def test_kv_without_the_checksums_that_are_wanted_is_not_read(told: News) -> Non
     assert book.outbox[-1] == (AT, Abandon("t", pull=0))
 
 
+def test_kv_with_the_checksums_that_are_wanted_is_read_whatever_came_without_blocks() -> None:
+    book = PullBook(replace(HELLO, level=FULL))
+    book.pull(TICKET, [0], 0, now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, ()), now=0)
+    book.handle_message(AT, News("t", 0, (5,), SEALED, (7,), FULL), now=0)
+    (order,) = book.orders
+    assert order.checks == [(FULL, 7)]
+
+
+def test_checksums_of_some_blocks_are_not_taken_for_those_of_others() -> None:
+    book = PullBook(HELLO)
+    book.pull(TICKET, [0, 1], 0, now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, (5, 6), SEALED, (60,), FULL), now=0)
+    (arrived,) = book.arrived
+    assert isinstance(arrived.error, CorruptKv)
+    assert not book.orders
+
+
 def test_each_block_is_compared_with_its_own_checksum() -> None:
     book = PullBook(HELLO)
     book.pull(TICKET, [4, 3, 2], 1, now=0)

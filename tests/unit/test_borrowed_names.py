@@ -144,6 +144,14 @@ def test_blocks_of_two_offers_are_not_mixed(sink: PullBook) -> None:
     assert [type(one.error) for one in sink.arrived] == [LeaseExpired]
 
 
+def test_a_ticket_that_becomes_a_newer_offers_name_is_over_for_who_reads_by_it() -> None:
+    book = PullBook(HELLO)
+    book.pull(KvTicket("t", None, *AT, None), [0, 1], 0, now=0)
+    book.handle_message(AT, News("t", 0, ()), now=0)
+    book.handle_message(AT, News("t", 0, (6,), SEALED, ticket_id="new"), now=0)
+    assert [type(one.error) for one in book.arrived] == [LeaseExpired]
+
+
 def test_what_is_settled_is_what_was_read(sink: PullBook) -> None:
     sealed = Sealed(2, 42)
     sink.handle_message(AT, News("outer", 1, (6,), sealed, ticket_id="old"), now=0)
