@@ -4,8 +4,11 @@ import itertools
 
 import pytest
 
+from kv_transfer.errors import LeaseExpired, PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.state import NEXT, HandOverState, IllegalTransition
+from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import SILENCE_S, Gone, Leave, Settle
 from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
 
@@ -123,3 +126,20 @@ def test_a_sealed_offer_is_as_it_is(book: OfferBook) -> None:
         book.extend("t", [2])
     with pytest.raises(IllegalTransition):
         book.seal("t", SEALED, now=0)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (TransferCancelled(), HandOverState.WITHDRAWN),
+        (LeaseExpired("over"), HandOverState.EXPIRED),
+        (PeerUnreachable("silent"), HandOverState.FAILED),
+    ],
+)
+def test_a_pull_that_failed_ends_as_its_error_says(
+    error: TransferError, state: HandOverState
+) -> None:
+    pull = Pull(KvTicket("t", "engine", "host", 1, "same"), 0.0)
+    pull.fail(error, now=0)
+    pull.end()
+    assert pull.state is state
