@@ -9,7 +9,7 @@ from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.state import NEXT, HandOverState, IllegalTransition
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import SILENCE_S, Gone, Leave, Settle
+from kv_transfer.wire import SILENCE_S, Gone, Leave, News, Settle
 from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
 
 
@@ -143,3 +143,12 @@ def test_a_pull_that_failed_ends_as_its_error_says(
     pull.fail(error, now=0)
     pull.end()
     assert pull.state is state
+
+
+def test_a_pull_that_was_confirmed_is_settled() -> None:
+    pull = Pull(KvTicket("t", "engine", "host", 1, "same"), 0.0)
+    pull.take_news(News("t", 0, (), SEALED), now=0)
+    pull.begin([], 0)
+    pull.settle(now=0)
+    assert pull.end().sealed == SEALED
+    assert pull.state is HandOverState.SETTLED

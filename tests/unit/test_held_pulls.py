@@ -1,9 +1,11 @@
 """What a sink has by the time that it may read, and how it lets go of what it has."""
 
 import pytest
+from msgspec.structs import replace
 
 from kv_transfer.api import Sealed
 from kv_transfer.errors import CorruptKv, TransferCancelled
+from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.regions import BlockRun
 from kv_transfer.wire import Abandon, Leave, News, Settle
@@ -66,3 +68,17 @@ def test_what_was_left_to_others_is_not_taken_from_them_if_it_came_wrong_here(
     book.read_done(read, CorruptKv("block 5"), now=0)
     assert said(book) == []
     assert isinstance(errors(book)["t"], TransferCancelled)
+
+
+def test_a_pull_has_one_list_of_pieces_under_way(book: PullBook) -> None:
+    """A connector takes no more at a time; what was announced meanwhile is read then."""
+    book.pull(ticket(), range(4), 0, now=0)
+    of_two = KvLayout("bytes", 2, 1, (8,))
+    book.handle_message(AT, replace(WELCOME, layout=of_two), now=0)
+    book.handle_message(AT, News("t", 0, (5,)), now=0)
+    (first,) = orders(book)
+    book.handle_message(AT, News("t", 1, (6,), SEALED), now=0)
+    assert orders(book) == []
+    book.read_done(first.read_id, None, now=0)
+    (second,) = orders(book)
+    assert list(second.runs) == [BlockRun(12, 2, 2)]

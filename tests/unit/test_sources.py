@@ -14,6 +14,7 @@ from kv_transfer.ticket import CacheHint, KvTicket
 from kv_transfer.wire import (
     SILENCE_S,
     Abandon,
+    Ask,
     Drive,
     FromSink,
     Gone,
@@ -184,6 +185,22 @@ def test_a_source_that_is_gone_ends_the_questions_to_it_and_no_others(sink: Sink
     sink.book.fail_source(AT, PeerUnreachable("gone"), now=0)
     assert sink.book.pending_loans.answered == [Loan("from 1")]
     assert sink.book.num_open == 2
+
+
+@pytest.mark.parametrize("how", ["silence", "end"])
+def test_a_source_is_greeted_once_before_it_is_asked_and_every_question_ends(
+    sink: Sink, how: str
+) -> None:
+    cache = CacheHint("engine", "host", 1, "same")
+    for name in ("one", "two"):
+        sink.book.request_loan(name, cache, (b"key",), now=5)
+    one, two = (Ask(name, "engine", (b"key",)) for name in ("one", "two"))
+    assert sink.said() == [HELLO, one, two]
+    if how == "silence":
+        sink.book.tick(5 + SILENCE_S)
+    else:
+        sink.book.abandon_all(now=5)
+    assert sink.book.pending_loans.answered == [Loan("one"), Loan("two")]
 
 
 def test_a_late_answer_that_lends_nothing_needs_none(sink: Sink) -> None:
