@@ -101,6 +101,14 @@ def test_what_is_known_of_a_source_that_has_forgotten_us_is_void(sink: Sink) -> 
     assert (name, type(error)) == ("half", LeaseExpired)
 
 
+def test_a_source_that_does_not_know_us_yet_is_not_greeted_twice(sink: Sink) -> None:
+    """Its answer to our Hello may be lost or late."""
+    sink.book.hold(ticket(), now=0)
+    assert sink.said() == [HELLO, Look("t", "engine", 0)]
+    sink.book.handle_message(AT, Stranger("t"), now=0)
+    assert sink.said() == []
+
+
 def test_a_pull_that_has_failed_does_not_introduce_itself(sink: Sink) -> None:
     sink.book.hold(ticket(), now=0)
     sink.book.handle_message(AT, welcome(), now=0)
@@ -208,3 +216,7 @@ def test_a_late_answer_that_lends_nothing_needs_none(sink: Sink) -> None:
     assert sink.said() == []
     sink.book.handle_message(AT, Lent("unknown", "loan", 2), now=0)
     assert sink.said() == [Abandon("loan")]
+    sink.book.request_loan("known", CacheHint("engine", "host", 1, "same"), (), now=0)
+    sink.said()
+    sink.book.handle_message(AT, Lent("known", "loan", 2), now=0)
+    assert sink.said() == []

@@ -95,6 +95,20 @@ def test_reads_that_end_one_by_one_are_not_stuck(book: PullBook) -> None:
         book.read_done(read, None, now=beat)
 
 
+def test_a_source_is_stuck_by_its_own_reads_alone(book: PullBook) -> None:
+    """The other one's go on: that helps nobody here, and nothing is wrong there."""
+    other = ("host", 2)
+    for at in (AT, other):
+        book.pull(KvTicket(f"of {at[1]}", "engine", *at, "same"), range(2), 0, now=0)
+        book.handle_message(at, replace(WELCOME), now=0)
+        book.handle_message(at, News(f"of {at[1]}", 0, (5,)), now=0)
+    book.read_done(book.orders[1].read_id, None, now=1)
+    book.handle_message(AT, News("of 1", 1, ()), now=1)
+    book.handle_message(other, News("of 2", 1, (6,)), now=1)
+    book.tick(2)
+    assert book.to_disconnect == [AT]
+
+
 def test_a_read_is_stuck_however_many_begin_after_it(book: PullBook) -> None:
     """Or a source whose memory is gone would be asked for more for ever."""
     book.pull(ticket("t"), range(9), 0, now=0)
