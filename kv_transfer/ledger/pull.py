@@ -174,9 +174,8 @@ class Pull:
         self.state, self.heard_at = self.state.to(HandOverState.SETTLING), now
         return Settle(*self._names)
 
-    def fail(self, error: TransferError, *, now: float) -> None:
+    def fail(self, error: TransferError) -> None:
         """Record the first error, which is reported once no read is in flight."""
-        self.heard_at = now
         if self.error is None:
             self.error, self.state = error, self.state.to(HandOverState.ENDING)
 

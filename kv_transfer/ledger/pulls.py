@@ -95,13 +95,13 @@ class PullBook:
         pull = self._pulls.get(ticket.ticket_id)
         abandon = pull.abandon() if pull else Abandon(ticket.ticket_id)
         self._say((ticket.host, ticket.port), abandon, now)
-        self._cancel(pull, now)
+        self._cancel(pull)
 
     def release_claim(self, ticket: KvTicket, *, now: float) -> None:
         """As `abandon`, but the source keeps the KV for another sink."""
         if pull := self._pulls.get(ticket.ticket_id):
             self._say(pull.address, pull.leave(), now)
-            self._cancel(pull, now)
+            self._cancel(pull)
 
     def abandon_all(self, *, now: float) -> None:
         """End everything."""
@@ -116,7 +116,7 @@ class PullBook:
             case Welcome():
                 self._welcome(address, message, now)
             case Refused() | TurnedAway():
-                self.fail_source(address, rejection_error(message), now=now)
+                self.fail_source(address, rejection_error(message))
             case Stranger():
                 self._introduce(address, message, now)
             case Lent(ticket_id=ticket_id):
@@ -130,13 +130,13 @@ class PullBook:
         """Whether this Welcome repeats what is known: reads may be under way."""
         return self._sources.knows(address, welcome)
 
-    def fail_source(self, address: Address, error: TransferError, *, now: float) -> None:
+    def fail_source(self, address: Address, error: TransferError) -> None:
         """Fail every pull from this address; its reads are to be cancelled."""
         self._sources.forget(address)
         self.to_disconnect.append(address)
         self.pending_loans.fail_source(address)
         for pull in self._pulls.at(address):
-            self._fail(pull, error, now)
+            self._fail(pull, error)
 
     def read_done(self, read_id: int, error: TransferError | None, *, now: float) -> None:
         """A read has ended: its bytes are here, or it will write no more.
@@ -147,11 +147,11 @@ class PullBook:
         if isinstance(error, CorruptKv) and pull.error is None:  # else it is left or given up
             self._give_up(pull, error, now)
         elif error is not None:
-            self._fail(pull, error, now)
+            self._fail(pull, error)
             # a source that was connected again since has another link
             is_same_link = self._sources.welcome_of(pull.address) is host
             if isinstance(error, PeerUnreachable) and is_same_link:
-                self.fail_source(pull.address, error, now=now)
+                self.fail_source(pull.address, error)
         elif pull.can_end:
             self._close(pull)
         else:
@@ -169,10 +169,10 @@ class PullBook:
             host = self._sources.welcome_of(address)
             if host is not None and self._reads.is_stuck(host, now=now):
                 stuck = PeerUnreachable(f"no read from {address} has ended for too long")
-                self.fail_source(address, stuck, now=now)
+                self.fail_source(address, stuck)
         for address in {pull.address: None for pull in self._pulls.silent(now=now)}:
             silent = PeerUnreachable(f"{address} was silent for {SILENCE_S} s")
-            self.fail_source(address, silent, now=now)
+            self.fail_source(address, silent)
 
     def restart_timeouts(self, now: float) -> None:
         """The transfer thread was stalled: count every timeout from now."""
@@ -188,22 +188,22 @@ class PullBook:
             self._look(pull, now)
         self.to_disconnect += self._sources.forget_idle(self._pulls.sources, now=now)
 
-    def _cancel(self, pull: Pull | None, now: float) -> None:
+    def _cancel(self, pull: Pull | None) -> None:
         if pull and pull.is_held:
             self._remove(pull)
         elif pull:
-            self._fail(pull, TransferCancelled(), now)
+            self._fail(pull, TransferCancelled())
 
     def _hear_of(self, pull: Pull, message: News | Gone | Confirmed, now: float) -> None:
         match message:
             case News() if not pull.concerns(message):
-                self._fail(pull, LeaseExpired("a newer offer has its name"), now)
+                self._fail(pull, LeaseExpired("a newer offer has its name"))
             case News():
                 pull.take_news(message, now=now)
                 self._advance(pull, now)
             case Gone(reason=reason):
                 over = OfferWithdrawn if reason == Outcome.WITHDRAWN else LeaseExpired
-                self._fail(pull, over(reason), now)
+                self._fail(pull, over(reason))
             case Confirmed() if pull.state is HandOverState.SETTLING and pull.concerns(message):
                 self._close(pull)
 
@@ -243,7 +243,7 @@ class PullBook:
         self._sources.forget(address)
         if pull.theirs:
             self.to_disconnect.append(address)  # or a read that never ends has no time limit
-            self._fail(pull, LeaseExpired("the source was started anew"), now)
+            self._fail(pull, LeaseExpired("the source was started anew"))
         else:
             self._greet(pull, now)
             self._look(pull, now)
@@ -254,12 +254,12 @@ class PullBook:
             ours = self.hello.fingerprint
             reason = f"fingerprint is {welcome.fingerprint} there and {ours} here"
         if reason:
-            self.fail_source(address, LayoutMismatch(reason), now=now)
+            self.fail_source(address, LayoutMismatch(reason))
             return
         self._sources.store_welcome(address, welcome)
         for pull in self._pulls.at(address):
             if pull.ticket.engine_id not in (None, welcome.engine_id):
-                self._fail(pull, PeerUnreachable("another engine has its address"), now)
+                self._fail(pull, PeerUnreachable("another engine has its address"))
             else:
                 self._advance(pull, now)
 
@@ -280,10 +280,10 @@ class PullBook:
     def _give_up(self, pull: Pull, error: TransferError, now: float) -> None:
         """Fail a pull and let its source free the KV at once."""
         self._say(pull.address, pull.abandon(), now)
-        self._fail(pull, error, now)
+        self._fail(pull, error)
 
-    def _fail(self, pull: Pull, error: TransferError, now: float) -> None:
-        pull.fail(error, now=now)
+    def _fail(self, pull: Pull, error: TransferError) -> None:
+        pull.fail(error)
         if pull.can_end:
             self._close(pull)
 

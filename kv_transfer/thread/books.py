@@ -123,7 +123,7 @@ class TransferBooks:
             if isinstance(message, Welcome) and not self.pulls.has_welcome(address, message):
                 self.mover.connect(address, message)
         except TransferError as error:
-            self.pulls.fail_source(address, error, now=now)
+            self.pulls.fail_source(address, error)
         else:
             if address not in self.pulls.to_disconnect:  # given up while connecting
                 self.pulls.handle_message(address, message, now=now)
@@ -177,7 +177,7 @@ class TransferBooks:
             try:
                 self.voice.send_to_source(address, message, now)
             except PeerUnreachable as error:
-                self.pulls.fail_source(address, error, now=now)
+                self.pulls.fail_source(address, error)
 
     def _read_mover(self, now: float) -> None:
         for read_id, error in self.mover.poll():

@@ -140,7 +140,7 @@ def test_a_pull_that_failed_ends_as_its_error_says(
     error: TransferError, state: HandOverState
 ) -> None:
     pull = Pull(KvTicket("t", "engine", "host", 1, "same"), 0.0)
-    pull.fail(error, now=0)
+    pull.fail(error)
     pull.end()
     assert pull.state is state
 

@@ -69,7 +69,7 @@ def test_whatever_goes_wrong_the_prompt_runs_here(error: TransferError, kind: st
     pair = Pair()
     pair.submit(asked, pair.source.offer("r"))
     pair.tick()
-    pair.sink.book.fail_source(("h", 1), error, now=0.0)
+    pair.sink.book.fail_source(("h", 1), error)
     assert tokens(pair) == alone(asked)
     assert pair.node.load_failures == {kind: 1}
     assert pair.used_blocks == 0
@@ -154,6 +154,6 @@ def test_a_failed_load_ends_the_leg_before_any_token() -> None:
     pair = Pair(recompute=False)
     pair.submit(asked, pair.source.offer("r"))
     pair.tick()
-    pair.sink.book.fail_source(("h", 1), CorruptKv("block 3"), now=0.0)
+    pair.sink.book.fail_source(("h", 1), CorruptKv("block 3"))
     news = [event for _, event in pair.tick(4)]
     assert news == [FailedEvent("CorruptKv('block 3')", retryable=True, by_peer=True)]

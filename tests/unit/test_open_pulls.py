@@ -35,7 +35,7 @@ def test_a_pull_that_is_over_sends_none_and_keeps_no_other_from_it() -> None:
     for pull in (over, on):
         pulls.add(pull)
         pulls.look(pull, now=0)
-    over.fail(TransferCancelled(), now=0)
+    over.fail(TransferCancelled())
     assert pulls.due(BEAT_S, now=BEAT_S) == [on]
 
 
@@ -121,14 +121,14 @@ def test_who_is_silent_is_what_a_look_at_all_would_tell(
         elif what == "hear":
             pull.take_news(News(str(number), 0, (), None), now=now)
         elif what == "fail":
-            pull.fail(TransferCancelled(), now=now)
+            pull.fail(TransferCancelled())
         elif what == "remove":
             pulls.remove(pull)
         alive = [one for one in pulls if one.error is None]
         late = [one for one in alive if now - one.heard_at >= SILENCE_S]
         assert pulls.silent(now=now) == late
         for one in late:
-            one.fail(TransferCancelled(), now=now)
+            one.fail(TransferCancelled())
 
 
 RENEWALS = st.lists(

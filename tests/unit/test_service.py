@@ -119,9 +119,7 @@ def test_who_was_given_up_while_it_was_met_is_not_taken_for_known(rig: Rig) -> N
     welcome = Welcome("e", "same", service.identity.layout, (), (b"card",), "machine")
     source = SideChannelServer.bind(HERE, 0, Poller())
     at = HERE, source.port
-    rig.mover.meeting = lambda address: service.pulls.fail_source(
-        address, lost, now=service.clock()
-    )
+    rig.mover.meeting = lambda address: service.pulls.fail_source(address, lost)
     service.pulls.hold(KvTicket("t", None, *at, None), now=service.clock())
     while not rig.mover.met:
         service.turn()

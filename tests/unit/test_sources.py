@@ -190,7 +190,7 @@ def test_a_source_that_is_gone_ends_the_questions_to_it_and_no_others(sink: Sink
         sink.book.request_loan(f"from {port}", cache, (b"key",), now=0)
     sink.book.hold(ticket(), now=0)
     assert sink.book.num_open == 3  # the thread keeps awake for each
-    sink.book.fail_source(AT, PeerUnreachable("gone"), now=0)
+    sink.book.fail_source(AT, PeerUnreachable("gone"))
     assert sink.book.pending_loans.answered == [Loan("from 1")]
     assert sink.book.num_open == 2
 
