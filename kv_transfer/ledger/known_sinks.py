@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from kv_transfer.blocks.checksum_mapping import source_checksum_mapping
-from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.blocks.mapping import BlockMapping
 from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout, can_pull
 from kv_transfer.wire import Hello
@@ -29,10 +29,10 @@ class KnownSinks:
     _checksum_specs: dict[Peer, ChecksumSpec] = field(default_factory=dict)
 
     def admit(self, peer: Peer, hello: Hello) -> str | None:
-        """Add or replace a sink; returns why our KV does not fit it, or None."""
+        """Add or replace a sink; returns None, or why our KV does not fit, as seen there."""
         self._checksum_specs.pop(peer, None)
         if hello.fingerprint != self.fingerprint:
-            return f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
+            return f"fingerprint is {self.fingerprint} there and {hello.fingerprint} here"
         if reason := can_pull(self.layout, hello.layout):
             return reason
         mapping = source_checksum_mapping(self.layout, hello.layout)
@@ -49,5 +49,5 @@ class KnownSinks:
         return True
 
     def checksum_spec(self, peer: Peer) -> ChecksumSpec:
-        """The checksums this sink needs."""
-        return self._checksum_specs.get(peer, (CheckLevel.OFF, WHOLE_BLOCKS))
+        """The checksums that a known sink needs."""
+        return self._checksum_specs[peer]

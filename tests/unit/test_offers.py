@@ -155,13 +155,19 @@ def test_who_looks_last_has_the_ticket(book: OfferBook) -> None:
 
 
 @pytest.mark.parametrize(
-    "hello", [Hello("other", LAYOUT), Hello("same", KvLayout("f16", 1, 1, (4,)))]
+    ("hello", "why"),
+    [
+        (Hello("other", LAYOUT), "fingerprint is same there and other here"),
+        (Hello("same", KvLayout("f16", 1, 1, (4,))), "dtype is bytes there and f16 here"),
+    ],
 )
-def test_who_does_not_fit_gets_nothing_any_more(book: OfferBook, hello: Hello) -> None:
+def test_who_does_not_fit_gets_nothing_any_more(
+    book: OfferBook, hello: Hello, why: str
+) -> None:
+    """The reason is told as the sink sees it, since it is read there."""
     enter(book)
     book.handle_message(A, hello, now=0)
-    ((peer, refusal),) = said(book)
-    assert (peer, type(refusal)) == (A, Refused)
+    assert said(book) == [(A, Refused(why))]
     book.offer("t", None)
     assert look(book) == [(A, Stranger("t"))]
 
