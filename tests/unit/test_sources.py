@@ -160,6 +160,19 @@ def test_a_new_engine_at_an_address_ends_what_is_read_of_the_old_one(sink: Sink)
     assert [one.runs[0].theirs for one in sink.book.orders] == [6]
 
 
+def test_what_a_new_engine_offers_is_not_read_before_it_said_where_its_memory_is(
+    sink: Sink,
+) -> None:
+    """Its Welcome may be lost, and that of the engine before it is all that is known."""
+    sink.book.hold(ticket("old"), now=0)
+    sink.book.handle_message(AT, welcome(), now=0)
+    sink.book.pull(ticket("new", "another"), [2], 0, now=0)
+    sink.book.handle_message(AT, News("new", 0, (6,)), now=0)
+    assert sink.book.orders == []
+    sink.book.handle_message(AT, welcome("another"), now=0)
+    assert [one.runs[0].theirs for one in sink.book.orders] == [6]
+
+
 def test_a_ticket_of_an_old_engine_leaves_the_link_to_the_new_one_alone(sink: Sink) -> None:
     sink.book.pull(ticket("new"), [0], 0, now=0)
     sink.book.handle_message(AT, welcome(), now=0)
