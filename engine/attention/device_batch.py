@@ -24,6 +24,7 @@ from engine.kernels.contract import (
     LayerKv,
     PagedKernels,
 )
+from engine.kernels.stored import take
 from engine.kernels.style import AttentionStyle
 
 LEAST_EXPANDED = 256  # tokens: each expanded chunk takes some launches of its own per layer
@@ -151,8 +152,7 @@ class DeviceChunk:
 
     def latents(self, layer: int) -> Tensor:
         """See ExpandedChunk."""
-        kept = self._batch.memory.blocks[:, layer, 0, 0].index_select(0, self._blocks)
-        return kept.flatten(0, 1)
+        return take(self._batch.memory.blocks[:, layer, 0, 0], self._blocks).flatten(0, 1)
 
     def attend(
         self, style: AttentionStyle, queries: Tensor, made: Tensor, value_width: int

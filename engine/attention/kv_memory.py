@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.api import KvRegion
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels
-from engine.kernels.stored import copyable, to_stored
+from engine.kernels.stored import copyable, take, to_stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class KvMemory:
 
     `token_rows` is [blocks * layers * parts * heads * block_size, width], `block_rows` is
     [blocks * layers * parts * heads, block_size * width]. The model computes in `dtype`, which
-    is what is written, and what queries are. CPU kernels write to it and attend
-    over it; other `kernels` are ignored, and plain torch is used without them. In float8_e4m3fn
-    keys and values are rounded when they are written, and read in the type of the queries.
+    is what is written, and what queries are. CPU kernels write to it and attend over it; other
+    `kernels` are ignored, and plain torch is used without them. In float8_e4m3fn keys and
+    values are rounded when they are written.
     """
 
     def __init__(
@@ -146,6 +146,6 @@ class KvMemory:
         `rows` [parts, sequences, heads, n] is the result of `rows` for each one's n blocks.
         """
         _, sequences, heads, count = rows.shape
-        ours = self.block_rows[layer * self.rows_per_layer :].index_select(0, rows.flatten())
+        ours = take(self.block_rows[layer * self.rows_per_layer :], rows.flatten())
         parts = ours.view(-1, sequences, heads, count * self.block_size, self.shape.width)
         return parts[0], parts[-1][..., : self.shape.value_width]

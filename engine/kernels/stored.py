@@ -13,6 +13,11 @@ def to_stored(rows: Tensor, dtype: torch.dtype) -> Tensor:
     return (rows.clamp(-E4M3_MAX, E4M3_MAX) if dtype is E4M3 else rows).to(dtype)
 
 
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """The rows of these numbers, as `index_select`, of any type on any device."""
+    return copyable(rows).index_select(0, index).view(rows.dtype)
+
+
 def copyable(rows: Tensor) -> Tensor:
     """Numbers of one byte as bytes, which torch can copy by index; others as they are."""
     return rows.view(torch.uint8) if rows.itemsize == 1 else rows

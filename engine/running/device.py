@@ -143,6 +143,7 @@ class DeviceRunner:
         size = BatchSize(tokens, sequences, blocks, self._num_adapters)
         rows, drawing = min(tokens, MOST_PICKS), warm_up_sampling(self.model.config.vocab_size)
         fields = self.staging.stage(size, Plan((), (), (), range(rows), drawing))
+        fields.metadata.tables.zero_()  # an expanded chunk reads them; anything may be there
         self._set_adapters(fields if adapted else None)
         chunk = Span(start, tokens - singles, ())
         fits = start + chunk.length <= blocks * self.memory.block_size

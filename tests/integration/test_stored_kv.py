@@ -8,8 +8,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.attention import latents
+from engine.attention import device_batch, latents
 from engine.kernels.gpu.kernels import TritonKernels
+from engine.running import device
 from engine.tiers.book import TierBook
 from engine.tiers.host_book import HostBook
 from engine.tiers.host_memory import HostMemory
@@ -125,6 +126,16 @@ def test_long_chunks_over_latents_are_expanded(
     )
     assert run(whole, asked) == run(cut, asked)
     assert types == {torch.float8_e4m3fn}
+
+
+def test_so_are_those_of_a_device(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (device, device_batch):
+        monkeypatch.setattr(module, "LEAST_EXPANDED", 16)
+    asked, folder = requests(PROMPTS), folders["deepseek_v3"]
+    engine = on_device(folder, FakeAccelerator(), max_num_batched_tokens=80, **FP8)
+    assert run(engine, asked) == run(load(folder, **FP8), asked)
 
 
 def test_evicted_blocks_come_back_as_they_were(folder: Path) -> None:
