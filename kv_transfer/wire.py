@@ -35,12 +35,16 @@ from kv_transfer.api import Sealed
 from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout
 from kv_transfer.regions import RemoteRegion
+from kv_transfer.ticket import LONGEST_NAME
 
 BEAT_S = 0.25
 SILENCE_S = 1.2
 DRIVEN_S = 0.05  # after a Drive; while a read needs it, Drive is sent more often
 Block = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 """The number of a block; so small that arithmetic with it cannot overflow."""
+Key = Annotated[str, msgspec.Meta(max_length=2 * LONGEST_NAME)]
+"""The id of a ticket or the outer id of a request; the source remembers thousands of them."""
+Number = Annotated[int, msgspec.Meta(ge=0)]
 Line = Annotated[str, msgspec.Meta(max_length=2048, pattern=r"\A[ -~]*\Z")]
 """Text that is safe to log, whoever sends it."""
 
@@ -62,34 +66,34 @@ class Look(msgspec.Struct, frozen=True, tag=True):
     `engine_id` is the source that issued the ticket; None if the sink was not told.
     """
 
-    key: str
+    key: Key
     engine_id: str | None
-    known: int
-    pull: int = 0
+    known: Number
+    pull: Number = 0
 
 
 class Settle(msgspec.Struct, frozen=True, tag=True):
     """The copy is done: does it count?"""
 
-    key: str
+    key: Key
     ticket_id: str | None = None
-    pull: int = 0
+    pull: Number = 0
 
 
 class Abandon(msgspec.Struct, frozen=True, tag=True):
     """The KV is no longer wanted; `pull` is None where none was begun."""
 
-    key: str
+    key: Key
     ticket_id: str | None = None
-    pull: int | None = None
+    pull: Number | None = None
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """This sink does not take the KV, but another one may: as if no sink had asked yet."""
 
-    key: str
+    key: Key
     ticket_id: str | None = None
-    pull: int = 0
+    pull: Number = 0
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):

@@ -12,7 +12,11 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.movers.tcp_requests import LENGTH_BYTES
 from kv_transfer.regions import RemoteRegion
+from kv_transfer.ticket import LONGEST_NAME
 from kv_transfer.wire import (
+    Abandon,
+    Leave,
+    Look,
     News,
     Settle,
     TurnedAway,
@@ -48,6 +52,19 @@ def test_a_number_that_no_block_has_is_no_news(block: int) -> None:
     """Arithmetic with it would overflow, in the thread that keeps leases alive."""
     with pytest.raises(msgspec.DecodeError):
         decode_from_source(encode(News("key", 0, (block,))))
+
+
+@pytest.mark.parametrize("key", ["k" * (2 * LONGEST_NAME), "k"])
+@pytest.mark.parametrize("kind", [Look, Settle, Abandon, Leave])
+def test_what_a_sink_says_of_a_pull_is_bounded(kind: type[msgspec.Struct], key: str) -> None:
+    """Thousands of keys are remembered; no pull has a number below 0."""
+    given = {"key": key, "engine_id": None, "known": 0, "pull": 0}
+    fields = {name: given[name] for name in kind.__struct_fields__ if name in given}
+    message = kind(**fields)
+    assert decode_from_sink(msgspec.msgpack.encode(message)) == message
+    for wrong in ({"key": key + "k" * (2 * LONGEST_NAME)}, {"pull": -1}):
+        with pytest.raises(msgspec.DecodeError):
+            decode_from_sink(msgspec.msgpack.encode(msgspec.structs.replace(message, **wrong)))
 
 
 def test_less_than_no_cached_tokens_are_no_news() -> None:
