@@ -85,7 +85,7 @@ def test_a_profile_names_what_a_step_does(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, SHAPE, dtype=torch.bfloat16)
     settings = EngineConfig(model=str(tmp_path), threads=1, enforce_eager=True)
     ours = OurEngine.load(settings, SHAPE, sequences=2, tokens=60)
-    assert "attend" in ours.profile(batch=2, context=50, steps=4)
+    assert "attend" in ours.profile(batch=2, context=50, steps=4, functions=500)
 
 
 def test_a_ceiling_is_the_better_of_two_measurements() -> None:
