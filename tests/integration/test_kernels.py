@@ -186,6 +186,30 @@ def test_without_a_compiler_plain_torch_is_used_unless_kernels_are_demanded(
     assert not list(tmp_path.rglob("*.so"))
 
 
+@pytest.mark.parametrize(
+    ("told", "flag"), [("48K\n", ["-DPD_FIRST_CACHE=48"]), ("1M\n", []), (None, [])]
+)
+def test_the_compiler_is_told_how_large_the_first_cache_is(
+    told: str | None, flag: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Linux says so; and another size is another library."""
+    compiler, asked, size = (tmp_path / name for name in ("compiler", "asked", "size"))
+    compiler.write_text(
+        f'#!/bin/sh\necho "$@" > {asked}\nfor made; do :; done\ntouch "$made"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "FIRST_CACHE", size)
+    if told is not None:
+        size.write_text(told)
+    made = build.library()
+    assert [word for word in asked.read_text().split() if "FIRST_CACHE" in word] == flag
+    size.write_text("96K\n")
+    assert build.library() != made
+
+
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(KernelsUnavailable, match="no-such-option"):
         build.compile_into(tmp_path / "kernels.so", "g++", ("--no-such-option",))

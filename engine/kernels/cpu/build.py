@@ -22,6 +22,7 @@ from engine.errors import KernelsUnavailable
 SOURCES = Path(__file__).parent / "native"
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
 CPU_INFO = Path("/proc/cpuinfo")
+FIRST_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index0/size")
 LONGEST_S = 300
 
 
@@ -77,7 +78,7 @@ def _build(target: Path) -> Path:
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            compile_into(target, os.environ.get("CXX") or "g++")
+            compile_into(target, os.environ.get("CXX") or "g++", _flags())
     return target
 
 
@@ -92,10 +93,19 @@ def _folders() -> Iterable[Path]:
 
 
 def _digest() -> str:
-    said = hashlib.sha256(repr((FLAGS, platform.machine(), _features())).encode())
+    said = hashlib.sha256(repr((_flags(), platform.machine(), _features())).encode())
     for path in sorted(SOURCES.iterdir()):
         said.update(path.read_bytes())
     return said.hexdigest()[:16]
+
+
+def _flags() -> Sequence[str]:
+    """FLAGS, and with them the first data cache's size in KiB, if Linux reports it."""
+    with suppress(OSError):
+        size = FIRST_CACHE.read_text().strip()
+        if size.endswith("K") and size[:-1].isdecimal():
+            return (*FLAGS, f"-DPD_FIRST_CACHE={size[:-1]}")
+    return FLAGS
 
 
 def _features() -> str:

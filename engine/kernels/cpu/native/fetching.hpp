@@ -3,14 +3,22 @@
 
 #include "tasks.hpp"
 
+#ifndef PD_FIRST_CACHE
+#define PD_FIRST_CACHE 48
+#endif
+
 namespace pd {
 
 constexpr long RUN = 16;  // keys behind one another
+// Two tiles of 32 keys have 32 KiB. They do not fit into a first cache of that size beside what is
+// computed with them: tiles are smaller then, and what is fetched ahead waits in the second cache.
+constexpr bool SMALL_CACHE = PD_FIRST_CACHE < 48;
+constexpr int NEARNESS = SMALL_CACHE ? 2 : 3;
 
 // Keys and values of a tile: where its runs lie for the first of `heads` heads.
 template <class Item>
 struct FewTile {
-    static constexpr long KEYS = 32, RUNS = KEYS / RUN;
+    static constexpr long KEYS = SMALL_CACHE ? 16 : 32, RUNS = KEYS / RUN;
 
     const Item* runs[RUNS];
     long head_stride, value_offset;  // of one of its runs
@@ -18,28 +26,30 @@ struct FewTile {
 
 // A tile is fetched in the order in which it lies in memory, so that that is read in long
 // stretches, whatever is computed meanwhile: of each run the keys of all heads, then the values.
+// It is asked for in steps of a line of bfloat16, so that fp8 comes twice, as evenly as what is
+// computed goes on.
 template <class Item>
 class Fetching {
-    static constexpr long LINE = 64 / sizeof(Item);
+    static constexpr long STEP = 32;
 
     const FewTile<Item> tile;
-    const long heads, lines;
-    long head = 0, part = 0, left;  // lines of the stretch that is fetched
+    const long heads, steps;
+    long head = 0, part = 0, left;  // steps of the stretch that is fetched
     const Item* at;
 
    public:
     Fetching(const FewTile<Item>& tile, const Plan& plan, long heads)
         : tile(tile),
           heads(heads),
-          lines(RUN * plan.width / LINE),
-          left(lines),
+          steps(RUN * plan.width / STEP),
+          left(steps),
           at(tile.runs[0]) {}
 
-    // The next `count` lines, which are a part of one stretch.
+    // The next `count` steps, which are a part of one stretch.
     const Item* piece(long count) {
         if (!left) enter();
         const Item* piece = at;
-        at += count * LINE;
+        at += count * STEP;
         left -= count;
         return piece;
     }
@@ -49,7 +59,7 @@ class Fetching {
         if (++head == heads) head = 0, ++part;
         const long run = part / 2 % FewTile<Item>::RUNS;
         at = tile.runs[run] + part % 2 * tile.value_offset + head * tile.head_stride;
-        left = lines;
+        left = steps;
     }
 };
 

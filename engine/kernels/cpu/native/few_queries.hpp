@@ -28,7 +28,8 @@ inline bool is_few(const Plan& plan, long rows) {
 template <int ROWS, class Kept>
 class Few {
     typedef pd::FewTile<uint16_t> FewTile;
-    typedef pd::FewTile<typename Kept::Item> KeptTile;
+    typedef typename Kept::Item Item;
+    typedef pd::FewTile<Item> KeptTile;
     static constexpr int SIDE = ROWS == 1 ? 1 : ROWS == 2 ? 2 : ROWS <= 4 ? 4 : 8;
     static constexpr int EACH = LANES / SIDE;
     static constexpr long VECTORS = FewTile::KEYS / EACH;
@@ -73,8 +74,8 @@ class Few {
             const KeptTile later = key + FewTile::KEYS < task.to
                                        ? tiles.locate(group, key + FewTile::KEYS, task.to)
                                        : tiles.locate(after, next.from / RUN * RUN, next.to);
-            const FewTile tile = tiles.as_bfloat16(found, later, group.heads);
-            Fetching<uint16_t> soon = tiles.fetching(tile, later, group.heads);
+            const FewTile tile = tiles.as_bfloat16(found, group.heads);
+            Fetching<Item> soon(later, plan, group.heads);
             const long keys = std::min(FewTile::KEYS, task.to - key);
             for (long head = 0; head < group.heads; ++head) {
                 score(tile, soon, head, keys);
@@ -105,11 +106,11 @@ class Few {
         }
     }
 
-    void score(const FewTile& tile, Fetching<uint16_t>& soon, long head, long keys) {
+    void score(const FewTile& tile, Fetching<Item>& soon, long head, long keys) {
         const uint32_t* queries = heads[head].queries;
         for (long i = 0; i * RUN < keys; ++i) {
             const uint16_t* run = tile.runs[i] + head * tile.head_stride;
-            const uint16_t* later = soon.piece(width / 2);
+            const Item* later = soon.piece(width / 2);
             switch (width) {
                 case 64: score_run<64>(queries, run, later, scores + i * SIDE); break;
                 case 128: score_run<128>(queries, run, later, scores + i * SIDE); break;
@@ -119,13 +120,13 @@ class Few {
     }
 
     template <long WIDTH>
-    void score_run(const uint32_t* queries, const uint16_t* keys, const uint16_t* soon,
+    void score_run(const uint32_t* queries, const uint16_t* keys, const Item* soon,
                    Floats* scores) {
         const long width = WIDTH ? WIDTH : this->width;
         Floats sums[RUN] = {};
         for (long word = 0; word < width / 2; word += EACH, keys += 2 * EACH) {
             const Words query = load<Words>(queries + word * SIDE);
-            for (long line = 0; line < EACH; ++line, soon += 32) __builtin_prefetch(soon);
+            for (long line = 0; line < EACH; ++line, soon += 32) __builtin_prefetch(soon, 0, NEARNESS);
 #pragma GCC unroll 16
             for (long key = 0; key < RUN; ++key)
                 sums[key] = (Floats)_mm512_dpbf16_ps((__m512)sums[key],
@@ -209,7 +210,7 @@ class Few {
 
     // 32 numbers of each value, weighed and added up, in the order that unpacking pairs gives.
     template <bool WHOLE>
-    void mix(const FewTile& tile, Fetching<uint16_t>& soon, long head, long at, long keys) {
+    void mix(const FewTile& tile, Fetching<Item>& soon, long head, long at, long keys) {
         float* mixed = heads[head].running.mixed + at;
         Floats sums[ROWS][2];
         for (int row = 0; row < ROWS; ++row)
@@ -218,7 +219,7 @@ class Few {
         const long offset = tile.value_offset + head * tile.head_stride + at;
         for (long run = 0; run * RUN < (WHOLE ? FewTile::KEYS : keys); ++run) {
             const uint32_t* pairs = weights + run * RUN / EACH * (LANES / 2);
-            const uint16_t* later = soon.piece(RUN);
+            const Item* later = soon.piece(RUN);
             mix_run<WHOLE>(pairs, tile.runs[run] + offset, later, keys - run * RUN, sums);
         }
         for (int row = 0; row < ROWS; ++row)
@@ -229,11 +230,11 @@ class Few {
     template <bool WHOLE>
     inline __attribute__((always_inline)) void mix_run(const uint32_t* pairs,
                                                        const uint16_t* one,
-                                                       const uint16_t* later, long keys,
+                                                       const Item* later, long keys,
                                                        Floats (&sums)[ROWS][2]) {
         for (long key = 0; key < RUN; key += 2, one += 2 * width) {
-            __builtin_prefetch(later + key * 32);
-            __builtin_prefetch(later + key * 32 + 32);
+            __builtin_prefetch(later + key * 32, 0, NEARNESS);
+            __builtin_prefetch(later + key * 32 + 32, 0, NEARNESS);
             if (!WHOLE && key >= keys) continue;
             const uint16_t* two = WHOLE || key + 1 < keys ? one + width : one;  // behind: weighs 0
             const __m512i a = (__m512i)load<Words>(one), b = (__m512i)load<Words>(two);

@@ -14,7 +14,7 @@ template <class Kept>
 struct FewTiles {
     typedef typename Kept::Item Item;
     static constexpr bool COPIED = !std::is_same_v<Kept, BFloat16>;
-    static constexpr long RUNS = FewTile<Item>::RUNS, LINE = 64;
+    static constexpr long RUNS = FewTile<Item>::RUNS;
 
     const Plan& plan;
     const Call& call;
@@ -40,43 +40,25 @@ struct FewTiles {
         return tile;
     }
 
-    // A tile as it lies, or a copy; meanwhile the one after it is fetched.
-    FewTile<uint16_t> as_bfloat16(const FewTile<Item>& tile, const FewTile<Item>& later,
-                                  long heads) const {
+    // A tile as it lies, or a copy.
+    FewTile<uint16_t> as_bfloat16(const FewTile<Item>& tile, long heads) const {
         if constexpr (!COPIED) {
             return tile;
         } else {
-            Fetching<Item> soon(later, plan, heads);
             const long stretch = RUN * plan.width;
             FewTile<uint16_t> copy;
             copy.head_stride = stretch, copy.value_offset = RUNS * heads * stretch;
             for (long run = 0; run < RUNS; ++run) {
-                uint16_t* const at = copies + run * heads * stretch;
-                copy.runs[run] = at;
+                copy.runs[run] = copies + run * heads * stretch;
                 for (long part = 0; part < 2; ++part)
                     for (long head = 0; head < heads; ++head)
-                        copy_stretch(tile.runs[run] + part * tile.value_offset +
-                                         head * tile.head_stride,
-                                     at + part * copy.value_offset + head * stretch, stretch, soon);
+                        widen<BFloat16>(
+                            tile.runs[run] + part * tile.value_offset + head * tile.head_stride,
+                            copies + run * heads * stretch + part * copy.value_offset +
+                                head * stretch,
+                            stretch);
             }
             return copy;
-        }
-    }
-
-    // What was copied is here already: fetching it once more costs next to nothing.
-    Fetching<uint16_t> fetching(const FewTile<uint16_t>& tile, const FewTile<Item>& later,
-                                long heads) const {
-        if constexpr (COPIED)
-            return Fetching<uint16_t>(tile, plan, heads);
-        else
-            return Fetching<uint16_t>(later, plan, heads);
-    }
-
-   private:
-    static void copy_stretch(const Item* from, uint16_t* to, long count, Fetching<Item>& soon) {
-        for (; count; count -= LINE, from += LINE, to += LINE) {
-            __builtin_prefetch(soon.piece(1));
-            widen<BFloat16>(from, to, LINE);
         }
     }
 };

@@ -12,6 +12,7 @@ typedef uint8_t Bytes __attribute__((vector_size(16)));
 
 struct E4m3 {
     typedef uint8_t Item;
+    static constexpr long LINE = 64;  // of the cache
     static constexpr uint32_t NO_NUMBER = 0x7f, SHIFT = 20, BIAS = 120;  // to those of a float
     static constexpr float LARGEST = 448.0f, LEAST_NORMAL = 0x1p-6f;
 
@@ -42,33 +43,48 @@ struct E4m3 {
     }
 };
 
-#ifdef PD_PAIRS
-// Thirty-two of them as bfloat16; those without a leading one come from a table.
-inline Words to_bfloat16(const uint8_t* at) {
-    alignas(64) static constexpr uint16_t SMALL[32] = {
-        0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60, 0, 0x3b00, 0x3b80,
-        0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60, 0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20,
-        0x3c40, 0x3c60, 0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
-    const __m512i bits = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)at));
-    const __m512i size = _mm512_and_si512(bits, _mm512_set1_epi16(0x7f));
-    __m512i number = _mm512_add_epi16(_mm512_slli_epi16(size, 4),
-                                      _mm512_set1_epi16(E4m3::BIAS << 7));
-    const __mmask32 small = _mm512_testn_epi16_mask(size, _mm512_set1_epi16(0x78));
-    number = _mm512_mask_permutexvar_epi16(number, small, bits, _mm512_load_si512(SMALL));
-    const __mmask32 none = _mm512_cmpeq_epi16_mask(size, _mm512_set1_epi16(0x7f));
-    number = _mm512_mask_mov_epi16(number, none, _mm512_set1_epi16(0x7fc0));
-    const __m512i sign = _mm512_slli_epi16(_mm512_xor_si512(bits, size), 8);
-    return (Words)_mm512_or_si512(number, sign);
+#ifdef __AVX512VBMI__
+// The bytes of bfloat16 for each number without its sign.
+struct BFloat16Bytes {
+    alignas(64) uint8_t low[128], high[128];
+
+    constexpr BFloat16Bytes() : low(), high() {
+        for (uint32_t size = 0; size < 128; ++size) {
+            const uint32_t number = size == E4m3::NO_NUMBER ? 0x7fc0 : of(size);
+            low[size] = uint8_t(number), high[size] = uint8_t(number >> 8);
+        }
+    }
+
+    static constexpr uint32_t of(uint32_t size) {
+        if (size >= 8 || !size) return size ? (size << 4) + (E4m3::BIAS << 7) : 0;
+        uint32_t leading = 0;
+        while (size >> (leading + 1)) ++leading;
+        return (leading + 118) << 7 | (size << (7 - leading) & 0x7fu);
+    }
+};
+
+// A line of them as bfloat16. Bytes are woven within each 16 of a vector, hence the order.
+inline void widen_line(const uint8_t* from, uint16_t* to) {
+    static constexpr BFloat16Bytes BYTES;
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m512i bits = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(from));
+    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(BYTES.low), bits,
+                                                 _mm512_load_si512(BYTES.low + 64));
+    __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(BYTES.high), bits,
+                                            _mm512_load_si512(BYTES.high + 64));
+    high = _mm512_or_si512(high, _mm512_and_si512(bits, _mm512_set1_epi8(-128)));
+    _mm512_storeu_si512(to, _mm512_unpacklo_epi8(low, high));
+    _mm512_storeu_si512(to + 32, _mm512_unpackhi_epi8(low, high));
 }
 #endif
 
 // `count` numbers in another format.
 template <class Format>
 inline void widen(const uint8_t* from, typename Format::Item* to, long count) {
-#ifdef PD_PAIRS
+#ifdef __AVX512VBMI__
     if constexpr (std::is_same_v<Format, BFloat16>)
-        for (; count >= 2 * LANES; count -= 2 * LANES, from += 2 * LANES, to += 2 * LANES)
-            store(to, to_bfloat16(from));
+        for (; count >= E4m3::LINE; count -= E4m3::LINE, from += E4m3::LINE, to += E4m3::LINE)
+            widen_line(from, to);
 #endif
     for (; count >= LANES; count -= LANES, from += LANES, to += LANES)
         Format::write(to, E4m3::read(from));
