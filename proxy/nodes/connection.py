@@ -44,7 +44,7 @@ class NodeConnection(asyncio.Protocol):
         self.address = address
         self.status = 0
         self.content_type = ""
-        self.complete = False
+        self.complete = True  # so far nothing was asked
         self.lost = False
         self.free_since = 0.0
         self._transport: asyncio.Transport
@@ -85,6 +85,9 @@ class NodeConnection(asyncio.Protocol):
         """Send one request; `on_data` is called whenever bytes of the reply's body came."""
         self._begin(patience)
         self._on_data = on_data
+        if self.lost:  # meanwhile: nobody would wake us
+            self._error = ConnectionClosed("the node hung up")
+            return
         self._transport.write(request)
         self._timer = self._start_timer(self._silence_limit_s)
 
