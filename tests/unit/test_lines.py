@@ -153,6 +153,14 @@ async def test_whose_host_is_gone_is_asked_by_no_other_connection() -> None:
         assert server.connections == 1
 
 
+async def test_who_stops_waiting_for_a_reply_hangs_up() -> None:
+    async with asyncio.timeout(PATIENCE_S), asking([HANG]) as (lines, server):
+        waiting = asyncio.create_task(call(lines, server))
+        await server.asked.wait()
+        waiting.cancel()
+        await server.left.wait()
+
+
 async def test_a_fresh_connection_that_is_cut_is_a_failure() -> None:
     async with asking([CUT]) as (lines, server):
         with pytest.raises(ConnectionClosed):
