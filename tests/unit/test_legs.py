@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from api.generator import EndEvent, Event, StageEvent, Tap, TokenEvent
+from api.generator import EndEvent, Event, StageEvent, Tap, TicketEvent, TokenEvent
 from discovery.node import Node
 from discovery.registration import Registration, Role
 from proxy.attempt.legs import LegItem, Legs
+from proxy.nodes.connection_pool import open_connections
+from tests.fakes.raw_http import END as LAST_CHUNK
+from tests.fakes.raw_http import SSE, events
+from tests.unit.test_leg import DONE, FIRST, HELD, HOLD, leg_at, node
 
 PATIENCE_S = 10
 A = Node(Registration(Role.PREFILL, "a:1", ""), heard_at=0)
@@ -76,6 +80,31 @@ async def test_leaving_closes_a_leg_that_is_waited_for() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert (a.closed, b.closed) == (True, True)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_leg_that_is_closed_before_the_others_is_closed_at_once(others: int) -> None:
+    a, b = Leg((ONE,)), Leg()
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
+        legs.open(A, a.stream())
+        for _ in range(others):
+            legs.open(B, b.stream())
+        assert await legs.next() == (A, ONE)
+        await legs.close(A)
+        assert a.closed
+
+
+async def test_a_leg_outlives_who_stops_waiting_for_it() -> None:
+    leg = Leg((), ValueError("later"))
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
+        legs.open(A, leg.stream())
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await legs.next(0)
+        assert not leg.closed
+        leg.go_on.set()
+        with pytest.raises(ValueError, match="later"):
+            await legs.next(PATIENCE_S)
 
 
 async def test_who_is_cancelled_while_leaving_closes_all_the_same() -> None:
@@ -205,6 +234,21 @@ async def test_nothing_is_poured_past_an_event_that_nobody_has_dealt_with() -> N
     assert leg.poured == []
 
 
+async def test_what_a_closed_leg_has_said_is_not_asked_for() -> None:
+    a, b = Told(), Told()
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
+        legs.open(A, a)
+        legs.open(B, b)
+        reader = await waits(legs)
+        b.say(ONE)
+        a.say(TWO)
+        assert await reader == (B, ONE)
+        await legs.close(A)
+        a.say(TWO)  # too late
+        b.say(END)
+        assert await legs.next() == (B, END)
+
+
 async def test_an_event_ends_the_pouring() -> None:
     leg, stage = Told(), StageEvent("transfer", 0.0)
     async with asyncio.timeout(PATIENCE_S), Legs() as legs:
@@ -229,3 +273,19 @@ async def test_only_one_leg_is_poured_and_only_if_its_tap_takes(other: int) -> N
         leg.say(ONE)
         assert await reader == (node, ONE)
     assert a.poured == b.poured == []
+
+
+async def test_of_events_that_came_together_each_is_heard_once() -> None:
+    """A leg is asked more than once whether it has one."""
+    script = [SSE, b"".join([*HELD[1:], *events(FIRST), DONE, LAST_CHUNK])]
+    async with (
+        node(Role.PREFILL, script) as (p, _),
+        open_connections() as lines,
+        Legs() as legs,
+    ):
+        legs.open(p, leg_at(lines, p, HOLD))
+        said = await read(legs, 4)
+    assert [type(one and one[1]) for one in said] == [
+        *(TicketEvent, TokenEvent, EndEvent),
+        type(None),
+    ]
