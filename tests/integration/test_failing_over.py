@@ -85,6 +85,14 @@ async def test_a_dead_node_is_not_asked_again_by_the_next_request() -> None:
     assert sick.asked["d0"] == 1
 
 
+async def test_where_the_last_healthy_prefill_node_fails_none_that_is_ill_is_asked() -> None:
+    cluster = Cluster(2, 1)
+    cluster.health.record_failure(failing("p0"), begun=cluster.now, now=cluster.now)
+    sick = Sick(cluster, {"p1": failing("p1")})
+    assert await tokens_of(sick.pipeline().stream(request())) == alone(request())
+    assert (sick.asked["p0"], sick.asked["p1"]) == (0, 1)
+
+
 async def test_tries_are_further_and_further_apart_where_nobody_else_is_there() -> None:
     cluster = Cluster(0, 1)
     sick = Sick(cluster, {"d0": failing("d0", TOLD)})
