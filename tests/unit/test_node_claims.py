@@ -92,6 +92,18 @@ def test_a_claim_that_ended_counts_nothing_and_gives_back_once() -> None:
     assert (share.requests, share.tokens, share.decoding) == (1, 10, 1)
 
 
+def test_a_claim_begins_to_decode_once_and_never_after_its_end() -> None:
+    claims, where = Claims(), node(Role.DECODE, 0)
+    kept, ended = claims.claim(where, 10, 0.0), claims.claim(where, 20, 0.0)
+    ended.end(1.0)
+    for _ in range(2):
+        kept.decode_began()
+        ended.decode_began()
+    assert claims.at(where).decoding == 1
+    kept.end(2.0)
+    assert claims.at(where).decoding == 0
+
+
 def test_only_idle_nodes_are_forgotten() -> None:
     claims, nodes = Claims(most=2), [node(Role.DECODE, number) for number in range(3)]
     claims.claim(nodes[0], 10, 0.0).end(1.0)
