@@ -181,6 +181,21 @@ def test_another_error_ends_the_tier_with_one_line(
     disk.close()
 
 
+def test_an_index_that_cannot_be_written_ends_the_tier_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskThread(slab(tmp_path), host())
+
+    def fail(*_: object) -> int:
+        raise OSError(EIO, "a bad sector")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    disk.submit([job(DiskOperation.WRITE, n, 0) for n in range(2)], DONE)
+    assert [ok for _, ok in results(disk, 2)] == [False] * 2
+    disk.close()
+    assert disk.broken
+
+
 def test_what_is_submitted_is_written_before_the_end(tmp_path: Path) -> None:
     disk = DiskThread(slab(tmp_path), host())
     disk.submit([job(DiskOperation.WRITE, n, n) for n in range(4)], DONE)

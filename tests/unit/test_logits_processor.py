@@ -125,3 +125,13 @@ def test_penalties_without_a_token_are_told_to_a_device() -> None:
     assert changes is not None
     assert changes.headers.tolist() == [[6, 0, 0, 0]]
     assert changes.factors.tolist() == [[1, 0, 0.5]]
+
+
+def test_what_was_said_since_the_last_step_is_told_to_a_device() -> None:
+    seq = sequence(Sampling(frequency_penalty=0.5))
+    rows = Sampler(VOCABULARY).processed_rows([(0, SamplerRow(seq))])
+    for told in ({}, {4: 1}, {4: 2, 9: 1}):
+        changes = changes_of(rows, VOCABULARY)
+        assert changes is not None
+        assert dict(zip(changes.tokens, changes.values, strict=True)) == told
+        seq.tokens += (4,) if not told else (9, 4)

@@ -50,7 +50,7 @@ def test_a_preempted_prompt_is_scored_once_and_told_of_when_the_last_score_is_th
                 [Chunk(seq, start, stop - start)], hidden[start:stop], torch.clone
             )
         )
-        for start, stop in ((0, 3), (3, 6), (0, 4), (4, 8), (8, 9))
+        for start, stop in ((0, 3), (3, 6), (0, 4), (4, 7), (7, 8), (8, 9))
     ]
     want = tuple(top_logprobs(logprobs_of(hidden[:-1]), prompt[1:], 0))
-    assert found == [[], [], [], [Scored(RequestId("one"), want)], []]
+    assert found == [[], [], [], [], [Scored(RequestId("one"), want)], []]

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.errors import UnusableTier
 from engine.tiers.slab import ENTRY, HEAD_BYTES, PAGE, Slab
 
 SIZE = 5000
@@ -117,6 +116,24 @@ def test_what_was_used_last_is_still_known_to_be_after_restarts(tmp_path: Path) 
     assert [place for _, place in opened(tmp_path).known()] == [2, 0, 1]
 
 
+def test_uses_of_one_run_are_known_in_their_order(tmp_path: Path) -> None:
+    slab = opened(tmp_path)
+    for n in range(3):
+        slab.write(key(n), n, block(n))
+    assert all(read(slab, n, n) for n in (1, 0))
+    slab.close()
+    assert [place for _, place in opened(tmp_path).known()] == [2, 1, 0]
+
+
+def test_a_key_that_lies_at_two_places_is_known_at_the_later_one(tmp_path: Path) -> None:
+    """As after a crash before the first was overwritten; its older use does not count."""
+    slab = opened(tmp_path)
+    for place, n in enumerate((0, 1, 0)):
+        slab.write(key(n), place, block(n))
+    slab.close()
+    assert opened(tmp_path).known() == [(key(1), 1), (key(0), 2)]
+
+
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_block_is_a_miss_and_removed(
     tmp_path: Path, damage: Callable[[bytearray], None]
@@ -165,54 +182,6 @@ def test_a_smaller_size_cuts_what_is_beyond_it(tmp_path: Path) -> None:
     slab = opened(tmp_path, places=2)
     assert slab.known() == [(key(0), 0), (key(1), 1)]
     assert (folder / "blocks").stat().st_size <= 2 * STRIDE
-
-
-def test_a_second_process_gets_files_of_its_own(tmp_path: Path) -> None:
-    first, second = opened(tmp_path), opened(tmp_path)
-    first.write(key(1), 0, block(1))
-    second.write(key(2), 0, block(2))
-    assert first.folder != second.folder
-    assert read(first, 1, 0)
-    assert read(second, 2, 0)
-    first.close()
-    assert opened(tmp_path).folder == first.folder
-
-
-def test_another_model_or_layout_has_another_folder(tmp_path: Path) -> None:
-    filled(tmp_path)
-    assert opened(tmp_path, name="other").known() == []
-
-
-def test_nobody_else_may_look(tmp_path: Path) -> None:
-    folder = filled(tmp_path / "new")
-    assert {one.stat().st_mode & 0o777 for one in (folder, folder.parent)} == {0o700}
-    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
-
-
-@pytest.mark.parametrize("which", ["model", "model/0"])
-def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, which: str) -> None:
-    filled(tmp_path)
-    (tmp_path / which).chmod(0o770)
-    with pytest.raises(UnusableTier, match=r"--kv-disk-path.*open to others"):
-        opened(tmp_path)
-
-
-def test_a_link_to_elsewhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "model").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UnusableTier, match="not a folder of our own"):
-        opened(tmp_path)
-
-
-def test_a_path_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UnusableTier, match="--kv-disk-path"):
-        opened(tmp_path / "file")
-
-
-def test_a_size_below_one_block_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnusableTier, match="--kv-disk-size"):
-        Slab.open(tmp_path, "model", SIZE, STRIDE - 1)
 
 
 LARGE = 1 << 20

@@ -65,6 +65,7 @@ def test_a_disk_that_there_never_was_is_not_told_of() -> None:
 def test_a_place_on_disk_that_is_free_is_taken_before_a_key_loses_its_own() -> None:
     book = DiskBook(4, [(ONE, 0), (TWO, 2)])  # place 1 was free in an earlier run
     assert [book.begin(key) for key in (THREE, FOUR)] == [1, 3]
+    assert book.begin(FOUR) is None, "it is being written"
     book.forget(ONE)
     assert book.begin(FIVE) == 0
     assert book.find(TWO) == 2
@@ -94,6 +95,15 @@ def test_while_reads_are_overdue_nothing_more_is_fetched() -> None:
     assert not book.take_ended_fetches(), "it has ended once"
     assert book.fetch(second, [THREE])
     book.check()
+
+
+def test_a_fetch_ends_once_whatever_happens_to_its_disk_afterwards() -> None:
+    book, first = full_disk(), RequestId("first")
+    assert book.fetch(first, [ONE])
+    book.finish_job(book.jobs[0], ok=True)
+    book.stop_waiting(first)  # its time was over in the same turn
+    book.lose_disk()
+    assert book.take_ended_fetches() == [first]
 
 
 def test_at_most_half_of_the_slots_wait_to_be_written() -> None:
