@@ -157,8 +157,10 @@ async def test_who_stops_waiting_for_a_reply_hangs_up() -> None:
     async with asyncio.timeout(PATIENCE_S), asking([HANG]) as (lines, server):
         waiting = asyncio.create_task(call(lines, server))
         await server.asked.wait()
+        assert not server.left.is_set()
         waiting.cancel()
         await server.left.wait()
+        assert waiting.cancelled()
 
 
 async def test_a_fresh_connection_that_is_cut_is_a_failure() -> None:

@@ -26,8 +26,8 @@ struct FewTile {
 
 // A tile is fetched in the order in which it lies in memory, so that that is read in long
 // stretches, whatever is computed meanwhile: of each run the keys of all heads, then the values.
-// It is asked for in steps of a line of bfloat16, so that fp8 comes twice, as evenly as what is
-// computed goes on.
+// Steps are lines of bfloat16, and halves of lines of fp8, each of which is thus asked for twice:
+// what is computed has as many steps.
 template <class Item>
 class Fetching {
     static constexpr long STEP = 32;

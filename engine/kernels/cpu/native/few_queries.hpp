@@ -126,7 +126,8 @@ class Few {
         Floats sums[RUN] = {};
         for (long word = 0; word < width / 2; word += EACH, keys += 2 * EACH) {
             const Words query = load<Words>(queries + word * SIDE);
-            for (long line = 0; line < EACH; ++line, soon += 32) __builtin_prefetch(soon, 0, NEARNESS);
+            for (long line = 0; line < EACH; ++line, soon += 32)
+                __builtin_prefetch(soon, 0, NEARNESS);
 #pragma GCC unroll 16
             for (long key = 0; key < RUN; ++key)
                 sums[key] = (Floats)_mm512_dpbf16_ps((__m512)sums[key],

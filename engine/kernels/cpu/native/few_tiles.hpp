@@ -49,14 +49,13 @@ struct FewTiles {
             FewTile<uint16_t> copy;
             copy.head_stride = stretch, copy.value_offset = RUNS * heads * stretch;
             for (long run = 0; run < RUNS; ++run) {
-                copy.runs[run] = copies + run * heads * stretch;
+                uint16_t* const at = copies + run * heads * stretch;
+                copy.runs[run] = at;
                 for (long part = 0; part < 2; ++part)
                     for (long head = 0; head < heads; ++head)
                         widen<BFloat16>(
                             tile.runs[run] + part * tile.value_offset + head * tile.head_stride,
-                            copies + run * heads * stretch + part * copy.value_offset +
-                                head * stretch,
-                            stretch);
+                            at + part * copy.value_offset + head * stretch, stretch);
             }
             return copy;
         }

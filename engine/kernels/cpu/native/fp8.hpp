@@ -55,11 +55,12 @@ struct BFloat16Bytes {
         }
     }
 
+    // Numbers below 8 have no leading one: they are so many times 2^-9.
     static constexpr uint32_t of(uint32_t size) {
         if (size >= 8 || !size) return size ? (size << 4) + (E4m3::BIAS << 7) : 0;
         uint32_t leading = 0;
         while (size >> (leading + 1)) ++leading;
-        return (leading + 118) << 7 | (size << (7 - leading) & 0x7fu);
+        return (leading + 127 - 9) << 7 | (size << (7 - leading) & 0x7fu);
     }
 };
 
