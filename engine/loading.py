@@ -15,7 +15,9 @@ from engine.grammars.compiling import load_grammars
 from engine.head_loading import open_head_runner
 from engine.model_loading import Source, load_part, load_whole
 from engine.models.choosing import kv_variant
+from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
+from engine.models.model import ModelShape
 from engine.placing import dtype_of
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
@@ -133,7 +135,7 @@ def _decoder_engine(
     kv = whole_kv(shape, memory.shape, config.tensor_parallel_size)
     variant = {
         **kv_variant(shape, max_len, config.quantization),
-        **_stored_variant(kv, dtype),
+        **_stored_variant(kv, dtype, model.config),
         **source.variant,
     }
     parts = checkpoint.made_of(variant)
@@ -166,13 +168,15 @@ def _decoder_engine(
     return engine
 
 
-def _stored_variant(kv: KvShape, dtype: torch.dtype) -> Mapping[str, str]:
-    """Rounded KV is of use to a model that computes in the same type; its layout does not say
-    which that is.
+def _stored_variant(kv: KvShape, dtype: torch.dtype, config: ModelShape) -> Mapping[str, str]:
+    """Rounded KV is of use to a model that computes in the same type, and divides by the same
+    scales; its layout does not say which.
     """
     if kv.stored is None:
         return {}
-    return {"kv_cache_dtype": f"{_name_of(kv.stored)} of {_name_of(dtype)}"}
+    scaled = isinstance(config, ModelConfig) and config.scales_kv
+    told = f"{_name_of(kv.stored)} of {_name_of(dtype)}{', scaled' if scaled else ''}"
+    return {"kv_cache_dtype": told}
 
 
 def _name_of(dtype: torch.dtype) -> str:

@@ -33,21 +33,21 @@ def placement(
 
     Raises KernelsUnavailable or UnusableCheckpoint for settings that do not go together.
     """
-    kernels = _kernels(config, dtype, device, opened)
+    kernels, scales = _kernels(config, dtype, device, opened), config.kv_cache_dtype != "auto"
     rounding = config.quantization if config.quantization in ROUNDINGS else None
     packing = _packing(config, shape)
     if opened is not None and (products := opened.accelerator.products) is not None:
         quantizing = opened.accelerator.kernels
         storage = device_storage(rounding, packing, device, products, quantizing)
-        return Placement(dtype, device, kernels, storage=storage)
+        return Placement(dtype, device, kernels, storage=storage, kv_scales=scales)
     if rounding is None and packing is None:
-        return Placement(dtype, device, kernels)
+        return Placement(dtype, device, kernels, kv_scales=scales)
     if config.cpu_kernels == "torch":
         storage = LinearFactory(TorchProducts(), rounding)
     else:
         ours = kernels if isinstance(kernels, CpuKernels) else None
         storage = cpu_storage(rounding, dtype, ours)
-    return Placement(dtype, device, kernels, storage=storage)
+    return Placement(dtype, device, kernels, storage=storage, kv_scales=scales)
 
 
 def _kernels(

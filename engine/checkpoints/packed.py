@@ -45,16 +45,17 @@ MARKS: Mapping[str, tuple[str, ...]] = {
 STATIC = ("input_scale", "activation_scale")
 """Static scales of inputs; unused, because scales from the inputs themselves lose less."""
 STACKED_SCALES = "_scale_inv"
-KV_SCALE = re.compile(r"\.self_attn\.(\w+_proj\.)?([qkv]|kv)_scale$|\.[kv]_proj\.output_scale$")
-"""Scales of a KV cache in 8 bits; unused, because ours is not quantized."""
+KV_SCALE = re.compile(
+    r"\.self_attn\.(\w+_proj\.|attn\.)?([qkv]|kv)_scale$|\.[kv]_proj\.output_scale$"
+)
+"""Scales of a KV cache in 8 bits, and of queries for it: engine/models/kv_scales.py."""
 
 
 def left_over(packing: Packing | None, files: Mapping[str, Tensors]) -> list[str]:
     """Of tensors that no layer took, those that make another model; logs unused KV scales."""
     scales = [name for name in files if KV_SCALE.search(name)]
     if scales:
-        told = "%d scales of a quantized KV cache are not used: ours is not quantized"
-        log.info(told, len(scales))
+        log.info("%d scales for a KV cache in 8 bits are not used", len(scales))
     others = sorted(set(files).difference(scales))
     return [name for name in others if not _adds_nothing(packing, files[name], name)]
 

@@ -17,7 +17,8 @@ class Placement:
     """How to load a model. `group`: the tensor-parallel ranks; None: a single process.
 
     `storage` None: engine/checkpoints/linear.py makes the linear layers, for a CPU. `adapters`
-    are put around the linear layers that they change.
+    are put around the linear layers that they change. `kv_scales`: the checkpoint's scales of a
+    KV cache in 8 bits are used, where they can be.
     """
 
     dtype: torch.dtype
@@ -26,6 +27,7 @@ class Placement:
     group: RankGroup | None = None
     storage: LinearFactory | None = None
     adapters: Sequence[LoraAdapter] = ()
+    kv_scales: bool = False
 
     @property
     def products(self) -> Products:

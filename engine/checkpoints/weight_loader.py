@@ -73,7 +73,7 @@ class WeightLoader:
 
     def __contains__(self, name: str) -> bool:
         """Whether the tensor exists and has not been taken yet."""
-        return self._stored(name) in self.files
+        return self.stored(name) in self.files
 
     def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor in `dtype`, or the model's, on its device; a large one may stay mapped."""
@@ -94,7 +94,7 @@ class WeightLoader:
         """A tensor as it is in its file; a size of None allows any."""
         if name not in self:
             raise UnusableCheckpoint(f"tensor {name} is missing")
-        stored = self._stored(name)
+        stored = self.stored(name)
         tensor: Tensor = self.files.pop(stored).get_tensor(stored)
         if len(shape) == 1 and tensor.shape in ((), (1, *shape)):
             tensor = tensor.view(-1)  # some files have a scalar for it, or a matrix of one row
@@ -181,7 +181,7 @@ class WeightLoader:
         assert mark is not None, "it was seen"
         if self.packing.static:
             for name in STATIC:
-                self.drop(self._stored(f"{at}.{name}"))
+                self.drop(self.stored(f"{at}.{name}"))
         ranks = 1 if self.group is None else self.group.shard.size
         sizes = outputs, inputs
         return read_packed(self.packing, self._read_placed, at, mark, sizes, ranks)
@@ -267,8 +267,8 @@ class WeightLoader:
         if left := left_over(self.packing, self.files):
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
 
-    def _stored(self, name: str) -> str:
-        """The tensor's name in the files."""
+    def stored(self, name: str) -> str:
+        """A tensor's name in the files."""
         return name if name in self.files else name.removeprefix(WRAPPED)
 
     def _copy(self, name: str, target: Tensor) -> None:

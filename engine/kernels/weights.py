@@ -170,8 +170,9 @@ def _joined(weights: Sequence[Weight], dims: Mapping[str, int]) -> Weight:
 
 
 def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Concatenate along `dim`, whatever the dtype."""
-    return torch.cat([_plain(one) for one in parts], dim).view(parts[0].dtype)
+    """Concatenate along `dim`, whatever the dtype; of several, in the widest."""
+    whole = torch.cat([_plain(one) for one in parts], dim)
+    return whole.view(parts[0].dtype) if parts[0].dtype.itemsize == 1 else whole
 
 
 def _plain(part: Tensor) -> Tensor:

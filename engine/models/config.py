@@ -23,11 +23,15 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that differ between layers.
 
     `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts.
+    Keys and values in KV memory are `key_scale` and `value_scale` times smaller than they were
+    in training (engine/models/kv_scales.py).
     """
 
     window: Size | None = None
     rope: Rope | None = None
     sparse: bool = False
+    key_scale: float = 1.0
+    value_scale: float = 1.0
 
 
 class NormNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +111,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def kv_layers(self) -> int:
         """The layers that have KV: the draft head's is behind the others."""
         return self.num_layers + self.draft_head
+
+    @property
+    def scales_kv(self) -> bool:
+        """Whether any layer's keys or values are scaled in KV memory."""
+        return any((one.key_scale, one.value_scale) != (1, 1) for one in self.layers)
 
     @property
     def ropes(self) -> tuple[Rope, ...]:

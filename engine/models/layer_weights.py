@@ -117,10 +117,11 @@ def read_attention(
         parts = {"qkv_proj": queries + 2 * keys}
     order = head_order(plan.rope, head_dim) if plan.rope else None
     rows = _rows(order, heads, kv_heads)
-    norms = [
-        _head_norm(loader, config, f"{at}{name}", count, order)
-        for name, count in (("q_norm", heads), ("k_norm", kv_heads))
-    ]
+    query_norm = _head_norm(loader, config, f"{at}q_norm", heads, order)
+    key_norm = _head_norm(loader, config, f"{at}k_norm", kv_heads, order)
+    if key_norm is not None and plan.key_scale != 1:
+        key_norm = replace(key_norm, weight=key_norm.weight / plan.key_scale)
+    scale = config.attention_scale * plan.key_scale
     sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
     return GroupedAttention(
         index,
@@ -128,10 +129,10 @@ def read_attention(
         kv_heads,
         loader.fuse(at, parts, inputs or hidden, bias=config.qkv_bias, order=rows),
         loader.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
-        AttentionStyle(config.attention_scale, plan.window, config.attention_softcap, sinks),
+        AttentionStyle(scale, plan.window, config.attention_softcap, sinks),
         rope=config.ropes.index(plan.rope) if plan.rope else None,
-        query_norm=norms[0],
-        key_norm=norms[1],
+        query_norm=query_norm,
+        key_norm=key_norm,
     )
 
 

@@ -37,14 +37,15 @@ def _read(loader: WeightLoader, decoder: Decoder, words: Tensor) -> PredictionHe
     config, hidden = decoder.config, decoder.config.hidden_size
     at = f"model.layers.{config.num_layers}."
     norm = partial(read_norm, loader, config)
-    like_the_last = replace(config, layers=(*config.layers, config.layers[-1]))
+    like_the_last = replace(config.layers[-1], key_scale=1.0, value_scale=1.0)
+    one_more = replace(config, layers=(*config.layers, like_the_last))
     return PredictionHead(
         config,
         _embedding(loader, f"{at}embed_tokens.weight", decoder.embedding),
         norm(f"{at}enorm", hidden),
         norm(f"{at}hnorm", hidden),
         loader.fuse(at, {"eh_proj": hidden}, 2 * hidden, bias=False),
-        read_layer(loader, like_the_last, config.num_layers),
+        read_layer(loader, one_more, config.num_layers),
         norm(f"{at}shared_head.norm", hidden),
         _output(loader, f"{at}shared_head.head.weight", decoder, words),
         decoder.ropes,

@@ -19,6 +19,7 @@ from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.draft_head import LayerInputs
 from engine.models.family import TEXT, classifies
+from engine.models.kv_scales import fold_kv_scales, folds_kv_scales, scaled_adapter
 from engine.models.layer_weights import read_layer, read_norm
 from engine.models.prediction_weights import read_prediction_head
 from engine.models.rope import rope_table
@@ -50,16 +51,19 @@ def load_decoder(
         config = shard_config(config, group.shard)
     with open_weights(store, *placed, parts) as loader:
         loader.group, loader.storage, loader.packing = group, place.storage, config.packing
+        if classifies(checkpoint.config):
+            loader.drop(CLASSES)
+        if TEXT in checkpoint.config:
+            loader.keep_text()
+        if place.kv_scales and folds_kv_scales(config, place.dtype):
+            config, factors = fold_kv_scales(loader, config)
+            adapters = [scaled_adapter(one, factors) for one in adapters]
         if adapters:
             active = ActiveAdapters(len(adapters))
             ranks = 1 if group is None else group.shard.size
             loader.adapters = AdapterStacker(
                 adapters, active, place.products, place.dtype, place.device, ranks
             )
-        if classifies(checkpoint.config):
-            loader.drop(CLASSES)
-        if TEXT in checkpoint.config:
-            loader.keep_text()
         return _build(loader, config, max_len)
 
 

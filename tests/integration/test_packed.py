@@ -243,7 +243,7 @@ def test_scales_of_a_kv_cache_in_8_bits_are_not_used(
     add_scales(packed, KV_SCALES[layout])
     with caplog.at_level("INFO"):
         assert run(narrow(packed), requests([prompt(30)])) == before
-    assert "scales of a quantized KV cache are not used" in caplog.text
+    assert "scales for a KV cache in 8 bits are not used" in caplog.text
 
 
 @pytest.mark.parametrize(

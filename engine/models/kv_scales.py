@@ -1,0 +1,117 @@
+"""Folds a checkpoint's scales of a KV cache in fp8 into the weights around the cache.
+
+A checkpoint may say for each layer what its keys and its values are divided by before they are
+stored in 8 bits, so that they fill the range of such numbers. Here a scale s is rounded up to a
+power of two, and no kernel knows of it:
+
+keys    what they come from is divided by s: the weight of their norm, or else the product;
+        scores are multiplied by s, in the softmax's scale
+values  their product is divided by s, and the weight of the output product multiplied by it
+
+In float32 and bfloat16 multiplying by a power of two is exact, so that only the rounding of
+what is stored changes (docs/decisions/0103-scales-of-kv-in-fp8.md).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as with_fields
+from typing import TypeAlias
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from engine.checkpoints.store import Tensors
+from engine.checkpoints.weight_loader import WeightLoader
+from engine.errors import UnusableCheckpoint
+from engine.lora.adapter import LoraAdapter
+from engine.models.config import LayerPlan, ModelConfig
+
+KEY_NAMES = ("k_scale", "attn.k_scale", "k_proj.k_scale", "k_proj.output_scale", "kv_scale")
+VALUE_NAMES = ("v_scale", "attn.v_scale", "v_proj.v_scale", "v_proj.output_scale", "kv_scale")
+PACKED_SCALES = ("weight_scale_inv", "weight_scale", "scales")
+"""The tensors that scale a product which is stored in 8 or 4 bits."""
+EXACT = (torch.float32, torch.bfloat16)
+LEAST, MOST = 2.0**-64, 2.0**64
+Factors: TypeAlias = Mapping[str, float]
+"""What products are multiplied by, by name: powers of two, and 1 for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledTensor:
+    """A file whose tensor is multiplied by a power of two."""
+
+    file: Tensors
+    factor: float
+
+    def get_tensor(self, name: str) -> Tensor:
+        """The tensor, in a type in which that is exact."""
+        tensor = self.file.get_tensor(name)
+        return (tensor if tensor.dtype in EXACT else tensor.float()) * self.factor
+
+
+def folds_kv_scales(config: ModelConfig, dtype: torch.dtype) -> bool:
+    """Whether a model that computes in `dtype` can use the scales.
+
+    Not over latents, which are keys and values at once; nor if queries, keys and values are one
+    tensor.
+    """
+    return dtype in EXACT and config.latent is None and not config.fused_qkv
+
+
+def fold_kv_scales(loader: WeightLoader, config: ModelConfig) -> tuple[ModelConfig, Factors]:
+    """Take each layer's scales from the loader, and multiply its other tensors.
+
+    Returns the config with each layer's `key_scale` and `value_scale`, and what the layers'
+    products were multiplied by. Raises UnusableCheckpoint for a scale out of all bounds.
+    """
+    layers, factors = list[LayerPlan](), dict[str, float]()
+    for index, plan in enumerate(config.layers):
+        at = f"model.layers.{index}.self_attn."
+        key, value = _scale(loader, at, KEY_NAMES), _scale(loader, at, VALUE_NAMES)
+        for name in {*KEY_NAMES, *VALUE_NAMES}:
+            loader.drop(loader.stored(f"{at}{name}"))
+        layers.append(replace(plan, key_scale=key, value_scale=value))
+        if config.qk_norm is None:
+            factors[f"{at}k_proj"] = 1 / key
+        factors |= {f"{at}v_proj": 1 / value, f"{at}o_proj": value}
+    for product, factor in factors.items():
+        _multiply(loader, product, factor)
+    return replace(config, layers=tuple(layers)), factors
+
+
+def _scale(loader: WeightLoader, at: str, names: Sequence[str]) -> float:
+    """The scale under one of these names, rounded up to a power of two; without one, 1.
+
+    Of several (one for each head) it is the largest.
+    """
+    for name in names:
+        if (found := f"{at}{name}") in loader:
+            stored = loader.stored(found)
+            scale = loader.files[stored].get_tensor(stored).max().item()
+            if not LEAST <= scale <= MOST:
+                raise UnusableCheckpoint(f"tensor {found}: a scale of {scale}")
+            return float(2.0 ** math.ceil(math.log2(scale)))
+    return 1.0
+
+
+def _multiply(loader: WeightLoader, product: str, factor: float) -> None:
+    """Multiply a product's weight, and its bias, unless it is added behind attention."""
+    names = [one for end in PACKED_SCALES if (one := f"{product}.{end}") in loader]
+    names = names or [f"{product}.weight"]
+    if not product.endswith("o_proj"):
+        names.append(f"{product}.bias")
+    for name in names:
+        if factor != 1 and name in loader:
+            stored = loader.stored(name)
+            loader.files[stored] = ScaledTensor(loader.files[stored], factor)
+
+
+def scaled_adapter(adapter: LoraAdapter, factors: Factors) -> LoraAdapter:
+    """The adapter, of a model whose products were multiplied by `factors`."""
+    scaled = {
+        name: with_fields(one, scale=one.scale * factors.get(name, 1.0))
+        for name, one in adapter.factors.items()
+    }
+    return with_fields(adapter, factors=scaled)
