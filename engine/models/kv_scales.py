@@ -12,6 +12,7 @@ In float32 and bfloat16 multiplying by a power of two is exact, so that only the
 what is stored changes (docs/decisions/0103-scales-of-kv-in-fp8.md).
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,9 @@ from engine.checkpoints.store import Tensors
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.errors import UnusableCheckpoint
 from engine.lora.adapter import LoraAdapter
-from engine.models.config import LayerPlan, ModelConfig
+from engine.models.config import ModelConfig
 
+log = logging.getLogger(__name__)
 KEY_NAMES = ("k_scale", "attn.k_scale", "k_proj.k_scale", "k_proj.output_scale", "kv_scale")
 VALUE_NAMES = ("v_scale", "attn.v_scale", "v_proj.v_scale", "v_proj.output_scale", "kv_scale")
 PACKED_SCALES = ("weight_scale_inv", "weight_scale", "scales")
@@ -66,19 +68,38 @@ def fold_kv_scales(loader: WeightLoader, config: ModelConfig) -> tuple[ModelConf
     Returns the config with each layer's `key_scale` and `value_scale`, and what the layers'
     products were multiplied by. Raises UnusableCheckpoint for a scale out of all bounds.
     """
-    layers, factors = list[LayerPlan](), dict[str, float]()
-    for index, plan in enumerate(config.layers):
-        at = f"model.layers.{index}.self_attn."
-        key, value = _scale(loader, at, KEY_NAMES), _scale(loader, at, VALUE_NAMES)
-        for name in {*KEY_NAMES, *VALUE_NAMES}:
-            loader.drop(loader.stored(f"{at}{name}"))
-        layers.append(replace(plan, key_scale=key, value_scale=value))
+    taken = [_take_scales(loader, _at(index)) for index in range(config.num_layers)]
+    factors = dict[str, float]()
+    for index, (key, value) in enumerate(taken):
+        at = _at(index)
         if config.qk_norm is None:
             factors[f"{at}k_proj"] = 1 / key
         factors |= {f"{at}v_proj": 1 / value, f"{at}o_proj": value}
     for product, factor in factors.items():
         _multiply(loader, product, factor)
-    return replace(config, layers=tuple(layers)), factors
+    plans = zip(config.layers, taken, strict=True)
+    scaled = [replace(one, key_scale=key, value_scale=value) for one, (key, value) in plans]
+    config = replace(config, layers=tuple(scaled))
+    if config.scales_kv:
+        told = "KV is scaled by the checkpoint: keys are divided by %s, values by %s"
+        log.info(told, *(_range(scales) for scales in zip(*taken, strict=True)))
+    return config, factors
+
+
+def _at(index: int) -> str:
+    return f"model.layers.{index}.self_attn."
+
+
+def _range(scales: Sequence[float]) -> str:
+    return f"{min(scales):g} to {max(scales):g}"
+
+
+def _take_scales(loader: WeightLoader, at: str) -> tuple[float, float]:
+    """A layer's scales of keys and of values, which the loader then has no more."""
+    scales = _scale(loader, at, KEY_NAMES), _scale(loader, at, VALUE_NAMES)
+    for name in {*KEY_NAMES, *VALUE_NAMES}:
+        loader.drop(loader.stored(f"{at}{name}"))
+    return scales
 
 
 def _scale(loader: WeightLoader, at: str, names: Sequence[str]) -> float:

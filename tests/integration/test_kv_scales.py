@@ -97,6 +97,13 @@ def test_folding_changes_no_number(family: str, dtype: str, tmp_path: Path) -> N
     assert_exact(plain, load(folder, dtype=dtype, **FP8))
 
 
+def test_the_log_says_by_what(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = add_scales(make_checkpoint(tmp_path))
+    with caplog.at_level("INFO"):
+        load(folder, **FP8)
+    assert "keys are divided by 0.5 to 8, values by 0.015625 to 1" in caplog.text
+
+
 @pytest.mark.usefixtures("_wide")
 @pytest.mark.parametrize("layout", CONFIGS)
 @pytest.mark.parametrize("kernels", ["torch", "native"])
@@ -177,6 +184,7 @@ def test_a_scale_of_queries_is_not_used(
         ("llama", {}),
         ("llama", {**FP8, "dtype": "float16"}),  # numbers could become too small
         ("phi3", FP8),  # one tensor has queries, keys and values
+        ("deepseek_v3", FP8),  # latents are keys and values
     ],
 )
 def test_where_they_are_not_used(
