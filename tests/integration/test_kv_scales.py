@@ -1,6 +1,5 @@
 """A checkpoint's scales of a KV cache in 8 bits (engine/models/kv_scales.py)."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from msgspec.structs import replace as with_fields
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from engine.checkpoints.checkpoint import WEIGHTS
 from engine.errors import UnusableCheckpoint
@@ -23,6 +21,7 @@ from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.draft_heads import headed, make_head_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
+from tests.fakes.kv_scales import KEYS, ROUNDED, SCALES, VALUES, add_scales
 from tests.fakes.packed import CONFIGS, pack
 from tests.fakes.ranks import ranked
 from tests.integration.test_engine_unequal import split
@@ -38,29 +37,8 @@ FAMILIES = [
     "gpt_oss",  # sinks
     "glm4",  # rotation reorders a head's dimensions
 ]
-KEYS, VALUES = (0.3, 5.0), (0.01, 1.0)
-"""Of two layers."""
-ROUNDED = [(0.5, 1 / 64), (8.0, 1.0)]
-SCALES = {"k_scale": KEYS, "v_scale": VALUES}
 FP8: dict[str, Any] = {"kv_cache_dtype": "fp8"}
 PROMPTS = [prompt(length) for length in (1, 15, 33, 75)]
-
-
-def edit_weights(folder: Path, changes: Mapping[str, Tensor]) -> Path:
-    save_file({**load_file(folder / WEIGHTS), **changes}, folder / WEIGHTS, {"format": "pt"})
-    return folder
-
-
-def add_scales(folder: Path, scales: Mapping[str, Sequence[object]] = SCALES) -> Path:
-    """Add a tensor of each name to each layer's attention."""
-    return edit_weights(
-        folder,
-        {
-            f"model.layers.{layer}.self_attn.{name}": torch.tensor(scale)
-            for name, each in scales.items()
-            for layer, scale in enumerate(each)
-        },
-    )
 
 
 def scales_of(engine: TorchEngine) -> list[tuple[float, float]]:
@@ -135,8 +113,8 @@ def test_so_weak_values_are_not_lost(tmp_path: Path) -> None:
     folder, weak = make_checkpoint(tmp_path), 1e-3
     weights = load_file(folder / WEIGHTS)
     for product, factor in (("v_proj", weak), ("o_proj", 1 / weak)):
-        names = [name for name in weights if product in name]
-        edit_weights(folder, {name: weights[name] * factor for name in names})
+        weights |= {name: one * factor for name, one in weights.items() if product in name}
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
     exact = prompt_logits(load(folder), prompt(40), 40)
     before = prompt_logits(load(folder, **FP8), prompt(40), 40)
     add_scales(folder, {"v_scale": (2 * weak, 2 * weak)})

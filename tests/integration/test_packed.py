@@ -17,6 +17,7 @@ from engine.errors import UnusableCheckpoint
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
+from tests.fakes.kv_scales import add_scales
 from tests.fakes.mixtures import stack_experts
 from tests.fakes.packed import CONFIGS, pack, pack_stacks, spread
 from tests.fakes.parts import parts_of
@@ -226,21 +227,14 @@ KV_SCALES = {
 SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
 
 
-def add_scales(folder: Path, names: tuple[str, ...]) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    for layer in {name.split("self_attn.")[0] for name in tensors if ".self_attn." in name}:
-        tensors |= {f"{layer}self_attn.{name}": torch.tensor([1e-3]) for name in names}
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-
-
 @pytest.mark.parametrize("layout", KV_SCALES)
-def test_scales_of_a_kv_cache_in_8_bits_are_not_used(
+def test_scales_of_a_kv_cache_in_8_bits_are_not_used_for_another(
     layout: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     packed, _ = made(tmp_path, "llama", layout)
     before = run(narrow(packed), requests([prompt(30)]))
     edit_config(packed, {"quantization_config": {**CONFIGS[layout], "kv_cache_scheme": SCHEME}})
-    add_scales(packed, KV_SCALES[layout])
+    add_scales(packed, dict.fromkeys(KV_SCALES[layout], (1e-3, 1e-3)))
     with caplog.at_level("INFO"):
         assert run(narrow(packed), requests([prompt(30)])) == before
     assert "scales for a KV cache in 8 bits are not used" in caplog.text
@@ -259,7 +253,7 @@ def test_a_checkpoint_that_quantizes_only_its_kv_cache_is_a_plain_one(
     plain = make_checkpoint(tmp_path / "plain", **FAMILIES["llama"])
     before = run(load(plain), requests([prompt(30)]))
     edit_config(plain, {"quantization_config": {**told, "kv_cache_scheme": SCHEME}})
-    add_scales(plain, ("k_scale", "v_scale"))
+    add_scales(plain)
     assert run(load(plain), requests([prompt(30)])) == before
 
 
