@@ -13,11 +13,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000, help="how many to ask")
     parser.add_argument("--at-once", type=int, default=16, help="how many are open")
     parser.add_argument("--seconds", type=float, default=300.0, help="when to give up")
+    parser.add_argument("--ranks", type=int, default=1, help="of each node that is hurt")
     play(parser, _soak)
 
 
 def _soak(model: Path, asked: argparse.Namespace) -> Soak:
-    return Soak(model, asked.seed, asked.requests, asked.at_once, asked.seconds)
+    return Soak(model, asked.seed, asked.requests, asked.at_once, asked.seconds, asked.ranks)
 
 
 if __name__ == "__main__":

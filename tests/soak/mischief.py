@@ -16,6 +16,7 @@ STOP_S = (1.5, 4.0)  # more than a lease
 LONG_STOP_S = 11.0  # more than the proxy waits
 LIES = 6
 DOOR, ENGINE = 0, 1
+PARTS = ("door", "engine")  # and behind them other ranks
 Deed = Callable[[], Awaitable[None]]
 
 
@@ -26,6 +27,7 @@ class Mischief:
     victims: Sequence[Victim]
     wires: Wires
     chance: random.Random
+    ranks: int = 1
     done: Counter[str] = field(default_factory=Counter)
     allowed: asyncio.Event = field(default_factory=asyncio.Event)
     _truce: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,14 +66,23 @@ class Mischief:
                 self._busy -= 1
                 self._idle.notify_all()
 
+    @property
+    def _engines(self) -> Sequence[int]:
+        """The numbers of a victim's processes behind its door."""
+        return range(ENGINE, ENGINE + self.ranks)
+
+    @staticmethod
+    def _part(number: int) -> str:
+        return PARTS[number] if number < len(PARTS) else "rank"
+
     def _victim(self) -> Victim | None:
         ready = [victim for victim in self.victims if victim.is_ready]
         return self.chance.choice(ready) if ready else None
 
     async def _kill(self) -> None:
-        number = self.chance.choice([DOOR, ENGINE])
+        number = self.chance.choice([DOOR, *self._engines])
         if victim := self._victim():
-            self.done[f"kill -9 {victim.role} {'engine' if number else 'door'}"] += 1
+            self.done[f"kill -9 {victim.role} {self._part(number)}"] += 1
             victim.kill(number)
 
     async def _restart(self) -> None:
@@ -86,9 +97,9 @@ class Mischief:
         await self._stopped(LONG_STOP_S)
 
     async def _stopped(self, seconds: float) -> None:
-        number = self.chance.choice([DOOR, ENGINE, ENGINE])
+        number = self.chance.choice([DOOR, *self._engines, ENGINE])
         if victim := self._victim():
-            self.done[f"stop {victim.role} {'engine' if number else 'door'}"] += 1
+            self.done[f"stop {victim.role} {self._part(number)}"] += 1
             victim.stop(number)
             try:
                 await asyncio.wait_for(self._truce.wait(), seconds)

@@ -34,13 +34,17 @@ FLAGS = (
 
 @dataclass(slots=True)
 class Soak:
-    """One run of `count` requests, of which `at_once` are open."""
+    """One run of `count` requests, of which `at_once` are open.
+
+    The nodes that are hurt have so many `ranks`, the others one.
+    """
 
     folder: Path
     seed: int
     count: int
     at_once: int
     longest_s: float
+    ranks: int = 1
     verdict: Verdict = field(init=False)
     lines: list[str] = field(default_factory=list)
 
@@ -78,11 +82,11 @@ class Soak:
                 self.folder,
                 facts["discovery_address"],
                 lambda name, line: self.lines.append(f"{name} | {line}"),
-                FLAGS,
+                (*FLAGS, "--tensor-parallel-size", str(self.ranks)),
             )
             for role in ("prefill", "decode")
         ]
-        mischief = Mischief(victims, wires, random.Random(chance.random()))
+        mischief = Mischief(victims, wires, random.Random(chance.random()), self.ranks)
         async with aclosing(wires), asyncio.TaskGroup() as group:
             tasks = [group.create_task(victim.run()) for victim in victims]
             tasks.append(group.create_task(follow(wires, victims)))

@@ -56,16 +56,18 @@ class Victim:
         return self.child is not None and self.child.ready.done() and len(self.pids()) > 1
 
     def pids(self) -> list[int]:
-        """The door, then its engine; none if it does not run."""
+        """The door, then its engine, then that one's other ranks; none if it does not run."""
         process = self.child.process if self.child else None
         if process is None or process.returncode is not None:
             return []
         with suppress(OSError):
-            return [process.pid, *children(process.pid)]
+            engines = list(children(process.pid))
+            ranks = [rank for engine in engines for rank in children(engine)]
+            return [process.pid, *engines, *ranks]
         return []
 
     def kill(self, number: int) -> None:
-        """kill -9 of the door (0) or the engine (1)."""
+        """kill -9 of the door (0), the engine (1) or another rank (2, ..)."""
         for pid in self.pids()[number : number + 1]:
             os.kill(pid, signal.SIGKILL)
 
