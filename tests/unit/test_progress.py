@@ -53,6 +53,17 @@ def test_the_prompt_is_told_of_once_and_once_more_with_its_scores() -> None:
     assert [one.record_event(event) for event in told] == [True, False, True, False, False]
 
 
+def test_as_many_tokens_as_were_asked_for_lack_only_the_end() -> None:
+    request = Request(RequestId("r"), (1, 2), Sampling(4), generated=(3, 4, 5))
+    one = Progress(request, ChoiceTimeline(request, 0.0))
+    assert not one.only_end_missing
+    one.record_event(TokenEvent((7,)))
+    assert one.only_end_missing
+    two = progress()
+    two.record_event(TokenEvent((7, 8, 9)))
+    assert not two.only_end_missing
+
+
 def test_what_the_client_has_is_not_asked_for_again() -> None:
     one = progress(Sampling(4, prompt_logprobs=0))
     assert one.remaining_request() is one.request
