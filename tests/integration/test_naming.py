@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from discovery.registration import Registration, Role
-from proxy.nodes.model_names import ModelNameProbe
+from proxy.nodes.model_names import ModelNameProbe, model_at
 from proxy.nodes.session import open_session
 from tests.fakes.raw_http import answer, raw_server
 from tests.fakes.waiting import comes_true
@@ -41,7 +41,8 @@ async def test_it_is_known_by_the_model_that_it_serves_now_however_often_it_regi
 
 
 @pytest.mark.parametrize(
-    ("told", "known"), [(4096, 4096), (None, None), (0, None), ("all", None)]
+    ("told", "known"),
+    [(4096, 4096), (None, None), (0, None), ("all", None), (True, None), (10**30, None)],
 )
 @pytest.mark.parametrize("ours", [False, True])
 async def test_its_context_is_known_too_where_it_tells(
@@ -65,6 +66,12 @@ async def test_its_context_is_known_too_where_it_tells(
         (one,) = registry.all()
         model = None if ours else "small"
         assert (one.registration.model, one.registration.max_model_len) == (model, known)
+
+
+@pytest.mark.parametrize("name", ["small\nlarge", "s" * 1_000])
+async def test_a_name_that_no_log_line_can_hold_is_none(name: str) -> None:
+    async with raw_server(says(name)) as node, open_session() as session:
+        assert await model_at(session, node.address) is None
 
 
 async def test_who_says_it_himself_is_not_asked() -> None:
