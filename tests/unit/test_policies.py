@@ -19,7 +19,7 @@ from proxy.config import LocalPrefill, Policy, ProxyConfig
 from proxy.routing.building import build_planner
 from proxy.routing.claims import Claims
 from proxy.routing.plan import PlanReason, RoutingQuery
-from proxy.routing.policies import LeastLoaded
+from proxy.routing.policies import LeastLoaded, two_of
 from proxy.routing.sessions import MOST_KNOWN, SessionAffinity
 
 
@@ -54,6 +54,15 @@ def test_least_loaded_does_not_send_all_to_the_emptiest() -> None:
     policy = LeastLoaded(claims, Random(0))
     chosen = Counter(policy.choose(some, ask(), None).node_id for _ in range(200))
     assert 0 < chosen[some[7].node_id] < 60
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_two_nodes_are_any_two_that_differ(count: int) -> None:
+    some, chance = nodes(Role.DECODE, count), Random(0)
+    drawn = Counter(two_of(some, chance) for _ in range(400))
+    pairs = {(one, two) for one in some for two in some if one is not two}
+    assert drawn.keys() == (pairs or {(some[0], some[0])})
+    assert max(drawn.values()) < 3 * min(drawn.values())
 
 
 def test_a_session_stays_and_only_those_of_a_lost_node_move() -> None:
