@@ -173,5 +173,7 @@ def test_a_foreign_prefill_leg_that_streams_says_nothing_that_decode_says_again(
 def test_a_leg_that_holds_ends_with_its_kv_and_not_with_a_last_token() -> None:
     reader = LegReader(hold=True, ours=True, wanted=1)
     said = frames(TicketEvent(KvTicket("t", "e", "h", 1, None)), TokenEvent((5,), LENGTH))
-    heard = [*reader.read(said), *reader.read([DONE.strip()])]
-    assert [type(event) for event in heard] == [TicketEvent, TokenEvent, EndEvent]
+    assert [type(event) for event in reader.read(said)] == [TicketEvent, TokenEvent]
+    assert not reader.over
+    assert list(reader.read([DONE.strip()])) == [EndEvent()]
+    assert reader.over
