@@ -32,7 +32,7 @@ from api.node_logprobs import (
     read_prompt_logprobs,
 )
 from api.wire import UNREADABLE, WireError
-from engine.request import FinishReason, Logprobs, Request, RequestId
+from engine.request import FinishReason, Logprobs, Request, RequestId, TokenId
 from kv_transfer.errors import MalformedTicket
 from kv_transfer.ticket import KvTicket, from_params, to_params
 
@@ -44,7 +44,7 @@ CUT_SHORT = (FinishReason.ABORT, FinishReason.ERROR)
 class NodeChoice(msgspec.Struct):
     """New tokens of an answer."""
 
-    token_ids: tuple[int, ...] | None = ()
+    token_ids: tuple[TokenId, ...] | None = ()
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     index: int = 0

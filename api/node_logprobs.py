@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from api.wire import UNREADABLE, WireError
-from engine.request import LARGEST_TOKEN, Logprob, Logprobs
+from engine.request import LARGEST_TOKEN, Logprob, Logprobs, TokenId
 
 MIN_LOGPROB = -9999.0
 """Minus infinity in JSON, which has no such number. vLLM uses the same value."""
 TOKEN_ID = "token_id:"
 LONGEST_PACKED = 1_024
+LONGEST_ID = len(str(LARGEST_TOKEN))
 
 
 class NodeTopLogprob(msgspec.Struct, frozen=True):
@@ -24,7 +25,7 @@ class NodeTopLogprob(msgspec.Struct, frozen=True):
     token: str = ""
     logprob: float | None = None
     bytes: tuple[int, ...] | None = None
-    token_id: int | msgspec.UnsetType = msgspec.UNSET
+    token_id: TokenId | msgspec.UnsetType = msgspec.UNSET
     rank: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -48,7 +49,7 @@ class PromptLogprob(msgspec.Struct, frozen=True):
     decoded_token: str | None = None
 
 
-PromptLogprobs = Sequence[Mapping[int, PromptLogprob] | None]
+PromptLogprobs = Sequence[Mapping[TokenId, PromptLogprob] | None]
 
 
 def json_logprob(logprob: float | None) -> float:
@@ -148,9 +149,11 @@ def _id(top: NodeTopLogprob) -> int:
     if isinstance(top.token_id, int):
         return top.token_id
     name, _, number = top.token.partition(":")
-    if name + ":" != TOKEN_ID or not number.isdecimal():
-        raise WireError(f"{top.token!r} is no token id", "logprobs")
-    return int(number)
+    if name + ":" == TOKEN_ID and number.isdecimal() and len(number) <= LONGEST_ID:
+        token = int(number)
+        if token <= LARGEST_TOKEN:
+            return token
+    raise WireError(f"{top.token!r} is no token id", "logprobs")
 
 
 def _prompt_place(told: Mapping[int, PromptLogprob]) -> Logprobs:

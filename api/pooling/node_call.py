@@ -3,7 +3,6 @@
 It is vLLM's endpoint, so either side may be vLLM; segments are only sent to pdserve's nodes.
 """
 
-import binascii
 from base64 import b64decode
 from collections.abc import Sequence
 
@@ -53,7 +52,7 @@ def decode_pooled(data: bytes, requests: Sequence[PoolingRequest]) -> list[Poole
     try:
         said = sorted(msgspec.json.decode(data, type=_Answer).data, key=lambda one: one.index)
         values = [b64decode(one.data, validate=True) for one in said]
-    except (*UNREADABLE, binascii.Error) as error:
+    except (*UNREADABLE, ValueError) as error:  # not base64, or not even ASCII
         raise WireError(str(error)) from error
     if [one.index for one in said] != list(range(len(requests))):
         raise WireError(f"{len(said)} vectors for {len(requests)} prompts")

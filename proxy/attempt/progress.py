@@ -51,6 +51,12 @@ class Progress:
             without_prompt_logprobs(self.request), generated=generated
         )
 
+    @property
+    def only_end_missing(self) -> bool:
+        """Whether the client has as many tokens as it asked for, but not the answer's end."""
+        count = len(self.request.generated) + len(self.tokens)
+        return bool(self.tokens) and count >= self.request.sampling.max_tokens
+
     def record_event(self, event: Event) -> bool:
         """Record an event; False if the client got the same kind from an earlier attempt."""
         if isinstance(event, TokenEvent):

@@ -23,7 +23,7 @@ from api.generated import (
 from api.generator import EndEvent, Event
 from api.node_logprobs import NodeLogprobs, NodeTokenLogprob, NodeTopLogprob, PromptLogprobs
 from api.wire import UNREADABLE, WireError
-from engine.request import FinishReason
+from engine.request import FinishReason, TokenId
 
 NO_IDS = "it says text and no token ids: vLLM has return_token_ids since 0.10.2"
 
@@ -36,7 +36,7 @@ class _Logprobs(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     text: str | None = ""
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     logprobs: _Logprobs | None = None

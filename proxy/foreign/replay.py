@@ -25,7 +25,7 @@ class Replay:
     @classmethod
     def of(cls, node_id: str, request: Request) -> "Replay":
         """With a grammar the whole answer is asked for; without one nothing is repeated."""
-        if request.sampling.grammar is None or not request.generated:
+        if request.sampling.grammar is None:
             return cls(node_id, request)
         whole = msgspec.structs.replace(request, generated=())
         return cls(node_id, whole, tuple(request.generated))

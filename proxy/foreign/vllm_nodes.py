@@ -85,7 +85,7 @@ class VllmNodes:
             said = msgspec.json.decode(data, type=dict[str, _Engine])
         except UNREADABLE as error:
             raise WireError(f"its bootstrap server: {error}") from error
-        if not said or not all(rank.isdecimal() for rank in said):
+        if not said or not all(rank.isascii() and rank.isdigit() for rank in said):
             raise WireError("its bootstrap server knows no engines")
         engines = [(rank, engine.engine_id) for rank, engine in sorted(said.items())]
         _keep(self._engines, node.address, engines)

@@ -81,8 +81,8 @@ class HttpNodeClient:
 
     def _headers(self, leg: Leg) -> Mapping[str, str]:
         """Trace and signature headers, for a pdserve node."""
-        trace, signed = leg.trace.headers if leg.trace else NO_HEADERS, self._signed(GENERATE)
-        return {**trace, **signed} if trace and signed else trace or signed
+        trace = leg.trace.headers if leg.trace else NO_HEADERS
+        return {**trace, **self._signed(GENERATE)}
 
     def _signed(self, path: str) -> Mapping[str, str]:
         return self.signing.headers("POST", path)

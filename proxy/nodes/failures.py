@@ -57,7 +57,7 @@ def failure_of_status(node: Node, status: int, data: bytes) -> NodeFailed:
     if status in UNAUTHORIZED and node.ours:
         why = f"it does not let us in: {_line(said) or status}"
         return NodeFailed(node.node_id, why, Cause.SIGNATURE)
-    if status in UNAUTHORIZED and not node.ours:
+    if status in UNAUTHORIZED:
         said = f"it answered with status {status}: does --foreign-api-key have its key?"
     return NodeFailed(
         node.node_id,

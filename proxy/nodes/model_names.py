@@ -12,6 +12,7 @@ import msgspec
 
 from api.models import OWNER
 from discovery.node import Node
+from discovery.registration import Context, is_plain_name
 from discovery.registry import Registry
 from proxy.nodes.session import SignatureRejected, get_json
 
@@ -53,13 +54,16 @@ class ModelNameProbe:
 
 
 async def model_at(session: aiohttp.ClientSession, address: str) -> "ModelCard | None":
-    """The model served at an address, by `/v1/models`; None: no answer, or a pdserve proxy."""
+    """The model served at an address, by `/v1/models`; None: no answer, a pdserve proxy, or a
+    name that must not get into log lines.
+    """
     try:
         said = await get_json(session, address, MODELS)
         model = msgspec.convert(said, _Models).data[0]
     except (msgspec.ValidationError, IndexError, SignatureRejected):
         return None
-    return None if model.owned_by == OWNER else model
+    nameable = model.owned_by != OWNER and is_plain_name(model.id)
+    return model if nameable else None
 
 
 class ModelCard(msgspec.Struct):
@@ -72,8 +76,10 @@ class ModelCard(msgspec.Struct):
     @property
     def longest(self) -> int | None:
         """Its context in tokens; None: unknown."""
-        most = self.max_model_len
-        return most if isinstance(most, int) and most > 0 else None
+        try:
+            return msgspec.convert(self.max_model_len, Context | None)
+        except msgspec.ValidationError:
+            return None
 
 
 class _Models(msgspec.Struct):

@@ -24,7 +24,7 @@ class LegReader:
     wanted: int  # tokens that are missing from the answer
     decode: Callable[[bytes], Sequence[Event]] = decode_event
     over: bool = False
-    _tokens: int = 0
+    _tokens: int = 0  # of a leg that holds
     _ticket: bool = False
     # bytes around the token in the first frame of one token
     _token_frame: tuple[bytes, bytes] | None = None
@@ -44,7 +44,6 @@ class LegReader:
             if not (frame.startswith(head) and frame.endswith(tail)):
                 return None
             tokens.append(int(digits))
-        self._tokens += len(tokens)
         return TokenEvent(tuple(tokens)) if tokens else None
 
     def read(self, frames: Sequence[bytes]) -> Iterator[Event]:
@@ -98,7 +97,7 @@ class LegReader:
         if self.hold and not self.ours:
             whole = event.finish is not FinishReason.LENGTH or self._tokens >= self.wanted
             return event if event.finish and whole else None
-        self.over = self.over or (event.finish is not None and not self.hold)
+        self.over = event.finish is not None and not self.hold
         return event
 
     def _end(self, event: EndEvent) -> EndEvent | None:

@@ -46,9 +46,12 @@ class SessionAffinity:
             at += 1
 
     def _by_address(self, nodes: Sequence[Node]) -> Mapping[str, Node]:
-        """Nodes by address; cached, since most plans pass the same tuple."""
+        """Nodes by address; cached, since most plans pass the same tuple.
+
+        What is cached holds the tuple, so that no other one can have its id.
+        """
         crowd = self._crowds.get(id(nodes))
-        if crowd is None or crowd[0] is not nodes:
+        if crowd is None:
             crowd = nodes, {node.address: node for node in nodes}
             self._crowds[id(nodes)] = crowd
             if len(self._crowds) > MOST_CROWDS:

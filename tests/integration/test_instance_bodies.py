@@ -65,3 +65,11 @@ async def test_a_field_that_does_not_exist_is_told_of(what: str) -> None:
             "An instance has no field `bootstrap_prt`: its fields are type, instance, "
             "bootstrap_port, max_model_len."
         )
+
+
+@pytest.mark.parametrize("field", ["max_model_len", "bootstrap_port"])
+async def test_a_number_that_no_message_can_hold_is_refused_by_name(field: str) -> None:
+    """Else the node is added here, and the other workers never hear of it."""
+    body = {"type": "prefill", "instance": "h:1", field: 10**30}
+    async with http_cluster(Cluster(0, 0)) as proxy:
+        assert (await refusal(proxy, msgspec.json.encode(body)))["param"] == field

@@ -44,11 +44,14 @@ def tagged(*parts: object) -> Request:
     return Request(RID, (1, 2), Sampling(grammar=grammar))
 
 
-def test_nodes_of_vllm_are_told_tags_without_what_is_ours() -> None:
-    names = {"properties": {"unlike": {"type": "lark"}}}
+@pytest.mark.parametrize("names", [{}, {"properties": {"unlike": {"type": "lark"}}}])
+@pytest.mark.parametrize("ours", [{}, {"unlike": "a+"}])
+def test_nodes_of_vllm_are_told_tags_without_what_is_ours(
+    names: dict[str, object], ours: dict[str, object]
+) -> None:
     schema = {"type": "json_schema", "json_schema": names}
     text = {"type": "any_text", "excludes": ["<"]}
-    said = sampling_params(tagged(schema, text | {"unlike": "a+"}), hold=False)
+    said = sampling_params(tagged(schema, text | ours), hold=False)
     wanted = tagged(schema, text).sampling.grammar
     assert wanted is not None
     assert said["structured_outputs"] == {"structural_tag": wanted.source}

@@ -19,8 +19,8 @@ from proxy.config import LocalPrefill, Policy, ProxyConfig
 from proxy.routing.building import build_planner
 from proxy.routing.claims import Claims
 from proxy.routing.plan import PlanReason, RoutingQuery
-from proxy.routing.policies import LeastLoaded
-from proxy.routing.sessions import MOST_KNOWN, SessionAffinity
+from proxy.routing.policies import LeastLoaded, two_of
+from proxy.routing.sessions import MOST_CROWDS, MOST_KNOWN, SessionAffinity
 
 
 def nodes(role: Role, count: int, load: Load | None = None) -> list[Node]:
@@ -54,6 +54,15 @@ def test_least_loaded_does_not_send_all_to_the_emptiest() -> None:
     policy = LeastLoaded(claims, Random(0))
     chosen = Counter(policy.choose(some, ask(), None).node_id for _ in range(200))
     assert 0 < chosen[some[7].node_id] < 60
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_two_nodes_are_any_two_that_differ(count: int) -> None:
+    some, chance = nodes(Role.DECODE, count), Random(0)
+    drawn = Counter(two_of(some, chance) for _ in range(400))
+    pairs = {(one, two) for one in some for two in some if one is not two}
+    assert drawn.keys() == (pairs or {(some[0], some[0])})
+    assert max(drawn.values()) < 3 * min(drawn.values())
 
 
 def test_a_session_stays_and_only_those_of_a_lost_node_move() -> None:
@@ -112,6 +121,18 @@ def test_sessions_find_their_nodes_after_more_have_come_and_gone_than_are_rememb
         gone = nodes(Role.PREFILL, start + 512)[start:]
         assert policy.choose(gone, ask("s", 1), None) in gone
     assert [policy.choose(some, ask(name, 1), None) for name in names] == before
+
+
+def test_of_what_was_chosen_from_only_the_latest_is_kept() -> None:
+    """Where nodes have limits, each plan chooses from a list of its own."""
+    policy, some = SessionAffinity(LeastLoaded(Claims(), Random(0))), nodes(Role.DECODE, 4)
+    lists = [[*some] for _ in range(3 * MOST_CROWDS)]
+    before = [*map(sys.getrefcount, lists)]
+    for number in range(len(lists)):
+        policy.choose(lists[number], ask("s", 1), None)
+    after = map(sys.getrefcount, lists)
+    kept = [now > then for now, then in zip(after, before, strict=True)]
+    assert kept == [False] * 2 * MOST_CROWDS + [True] * MOST_CROWDS
 
 
 def test_who_has_no_session_goes_to_the_least_loaded() -> None:

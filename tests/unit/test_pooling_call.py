@@ -73,6 +73,7 @@ def test_vectors_of_tokens_stand_behind_one_another() -> None:
         answer({"index": 0, "data": ""}),
         answer({"index": 0, "data": "AAA="}),
         answer({"index": 0, "data": "no base64"}),
+        answer({"index": 0, "data": "not even ASCII: é"}),
     ],
 )
 def test_what_is_no_answer_is_an_error(data: bytes) -> None:

@@ -49,8 +49,20 @@ def test_a_prefill_node_that_failed_is_in_no_pair_until_there_is_a_token() -> No
 
 def test_the_prompt_is_told_of_once_and_once_more_with_its_scores() -> None:
     one = progress()
-    told = [PromptEvent(0), PromptEvent(8), SCORED, SCORED, PromptEvent(0)]
-    assert [one.record_event(event) for event in told] == [True, False, True, False, False]
+    told = [PromptEvent(0), PromptEvent(8), SCORED, SCORED, PromptEvent(0), SCORED]
+    new = [one.record_event(event) for event in told]
+    assert new == [True, False, True, False, False, False]
+
+
+def test_as_many_tokens_as_were_asked_for_lack_only_the_end() -> None:
+    request = Request(RequestId("r"), (1, 2), Sampling(4), generated=(3, 4, 5))
+    one = Progress(request, ChoiceTimeline(request, 0.0))
+    assert not one.only_end_missing
+    one.record_event(TokenEvent((7,)))
+    assert one.only_end_missing
+    two = progress()
+    two.record_event(TokenEvent((7, 8, 9)))
+    assert not two.only_end_missing
 
 
 def test_what_the_client_has_is_not_asked_for_again() -> None:
@@ -60,3 +72,6 @@ def test_what_the_client_has_is_not_asked_for_again() -> None:
     assert one.remaining_request().sampling.prompt_logprobs is None
     one.record_event(TokenEvent((7, 8)))
     assert one.remaining_request().generated == (7, 8)
+    two = progress()
+    two.record_event(TokenEvent((7,)))
+    assert two.remaining_request().generated == (7,)

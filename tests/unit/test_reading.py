@@ -6,9 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.generated import DONE, encode_event
-from api.generator import EndEvent, Event, FailedEvent, StageEvent, TokenEvent
+from api.generator import (
+    EndEvent,
+    Event,
+    FailedEvent,
+    StageEvent,
+    TicketEvent,
+    TokenEvent,
+)
 from api.wire import WireError
-from engine.request import FinishReason, Logprob, RequestId
+from engine.request import LARGEST_TOKEN, FinishReason, Logprob, RequestId
+from kv_transfer.ticket import KvTicket
 from proxy.nodes.reading import LegReader
 
 LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
@@ -70,7 +78,7 @@ def test_a_leg_that_holds_says_its_token_before_its_end() -> None:
     assert heard[1:] == [TokenEvent((5,)), EndEvent()]
 
 
-TOKEN = st.integers(0, 1 << 31)
+TOKEN = st.integers(0, LARGEST_TOKEN)
 
 
 @given(name=st.text(), tokens=st.lists(TOKEN, min_size=2, max_size=4))
@@ -116,3 +124,56 @@ def test_a_foreign_node_s_frames_are_parsed() -> None:
     reader = LegReader(hold=False, ours=False, wanted=9)
     assert list(reader.read([one])) == [TokenEvent((5,))]
     assert reader.read_plain_tokens([two]) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    ['{"x":"r","choices":[{"token_ids":[6]}]}', '{"r":"x","choices":[{"token_ids":[6]},1'],
+)
+def test_what_is_as_long_and_says_something_else_is_parsed(other: str) -> None:
+    """Only digits stand where a token stood, and bytes around them differ."""
+    first = b'data: {"r":"x","choices":[{"token_ids":[5]}]}'
+    assert len(other) == len(first) - len("data: ")
+    reader = LegReader(hold=False, ours=True, wanted=9)
+    assert list(reader.read([first])) == [TokenEvent((5,))]
+    assert reader.read_plain_tokens([b"data: " + other.encode()]) is None
+
+
+def test_tokens_that_are_alike_keep_their_log_probabilities() -> None:
+    said = TokenEvent((5,), logprobs=(ranked(5),))
+    one, two = frames(said, said)
+    reader = LegReader(hold=False, ours=True, wanted=9)
+    assert list(reader.read([one])) == [said]
+    assert reader.read_plain_tokens([two]) is None
+
+
+def test_a_number_that_is_no_token_is_no_token_on_the_fast_path() -> None:
+    one, two = frames(TokenEvent((5,)), TokenEvent((LARGEST_TOKEN + 1,)))
+    reader = LegReader(hold=False, ours=True, wanted=9)
+    assert list(reader.read([one])) == [TokenEvent((5,))]
+    assert reader.read_plain_tokens([two]) is None
+    with pytest.raises(WireError):
+        list(reader.read([two]))
+
+
+def test_a_leg_that_holds_may_not_end_without_a_token() -> None:
+    reader = LegReader(hold=True, ours=True, wanted=9)
+    ticket = TicketEvent(KvTicket("t", "e", "h", 1, None))
+    assert [type(event) for event in reader.read(frames(ticket))] == [TicketEvent]
+    with pytest.raises(WireError, match="early"):
+        list(reader.read([DONE.strip()]))
+
+
+def test_a_foreign_prefill_leg_that_streams_says_nothing_that_decode_says_again() -> None:
+    reader = LegReader(hold=True, ours=False, wanted=9)
+    assert list(reader.read(frames(TokenEvent((5,)), TokenEvent((), LENGTH)))) == []
+    assert list(reader.read([DONE.strip()])) == [EndEvent()]
+
+
+def test_a_leg_that_holds_ends_with_its_kv_and_not_with_a_last_token() -> None:
+    reader = LegReader(hold=True, ours=True, wanted=1)
+    said = frames(TicketEvent(KvTicket("t", "e", "h", 1, None)), TokenEvent((5,), LENGTH))
+    assert [type(event) for event in reader.read(said)] == [TicketEvent, TokenEvent]
+    assert not reader.over
+    assert list(reader.read([DONE.strip()])) == [EndEvent()]
+    assert reader.over

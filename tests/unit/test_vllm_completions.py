@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from api.generator import Event, FailedEvent, TicketEvent, TokenEvent
+from api.generated import DONE
+from api.generator import EndEvent, Event, FailedEvent, PromptEvent, TicketEvent, TokenEvent
+from api.node_logprobs import MIN_LOGPROB
 from api.wire import WireError
 from engine.request import FinishReason, Logprob
 from proxy.foreign.completions import decode_completion
@@ -54,3 +56,52 @@ def test_a_ticket_is_kept_word_for_word() -> None:
     (event,) = read(choices=[], kv_transfer_params=params)
     assert isinstance(event, TicketEvent)
     assert event.ticket.verbatim == params
+
+
+def test_a_short_frame_is_no_end() -> None:
+    assert read() == []
+    assert list(decode_completion(b"data: [DONE]")) == [EndEvent()]
+    assert list(decode_completion(DONE)) == [EndEvent()]
+
+
+@pytest.mark.parametrize("likeliest", [None, 1])
+def test_an_end_may_lack_token_ids_and_log_probabilities(likeliest: int | None) -> None:
+    said = read(likeliest, choices=[{"text": "", "finish_reason": "length"}])
+    assert said == [TokenEvent((), FinishReason.LENGTH)]
+
+
+@pytest.mark.parametrize(
+    ("likeliest", "tokens"), [(None, None), (0, []), (1, [7]), (2, [7, 6]), (-1, [7, 6, 5])]
+)
+def test_as_many_of_the_likeliest_are_told_as_were_asked_for(
+    likeliest: int | None, tokens: list[int] | None
+) -> None:
+    (event,) = read(likeliest, choices=[{"token_ids": [5], "text": "x", "logprobs": TOLD}])
+    assert isinstance(event, TokenEvent)
+    told = [[one.token for one in place[1:]] for place in event.logprobs]
+    assert told == ([] if tokens is None else [tokens])
+
+
+@pytest.mark.parametrize("tops", [None, [None, None], [{}, {}]])
+def test_log_probabilities_may_come_without_the_likeliest(tops: object) -> None:
+    told = {
+        "tokens": ["token_id:5", "token_id:6"],
+        "token_logprobs": [-3.0, None],
+        "top_logprobs": tops,
+    }
+    places = (Logprob(5, -3.0, 1),), (Logprob(6, MIN_LOGPROB, 1),)
+    said = read(0, choices=[{"token_ids": [5, 6], "text": "xy", "logprobs": told}])
+    assert said == [TokenEvent((5, 6), logprobs=places)]
+
+
+def test_a_likely_token_without_a_number_is_none() -> None:
+    tops = [{"token_id:5": -3.0, "token_id:6": None}]
+    choice = {"token_ids": [5], "text": "x", "logprobs": TOLD | {"top_logprobs": tops}}
+    place = (Logprob(5, -3.0, 1), Logprob(5, -3.0, 1))
+    assert read(2, choices=[choice]) == [TokenEvent((5,), logprobs=(place,))]
+
+
+def test_log_probabilities_of_the_prompt_are_those_of_the_choice_that_has_them() -> None:
+    scored = {"text": "", "prompt_logprobs": [None, {"7": {"logprob": -1.0, "rank": 2}}]}
+    (event,) = read(choices=[{"text": "", "prompt_logprobs": []}, scored])
+    assert event == PromptEvent(0, ((Logprob(7, -1.0, 2),),))
