@@ -72,6 +72,17 @@ def test_a_place_on_disk_that_is_free_is_taken_before_a_key_loses_its_own() -> N
     book.check()
 
 
+def test_a_key_that_lost_its_place_while_it_was_read_may_turn_out_unreadable() -> None:
+    """Its place is another's by then, and stays so."""
+    book = DiskBook(1, [(ONE, 0)])
+    assert book.find(ONE) == 0
+    assert book.begin(TWO) == 0
+    book.forget(ONE)
+    book.written(TWO)
+    assert (book.find(ONE), book.find(TWO)) == (None, 0)
+    book.check()
+
+
 def test_a_block_whose_bytes_are_still_being_read_is_not_restored() -> None:
     book = full_disk()
     assert book.fetch(RequestId("first"), [ONE])
