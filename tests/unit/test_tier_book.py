@@ -170,3 +170,23 @@ def test_a_disk_without_room_for_anything_is_off() -> None:
     book.store(TWO, 1)
     assert len(book.jobs) == 1
     book.check()
+
+
+def test_each_tier_counts_what_it_took_gave_and_did_not_have() -> None:
+    book = TierBook(HostBook(SLOTS), 1)
+    book.add_disk(DiskBook(len(KEYS)))
+
+    def counts() -> list[tuple[int, int, int]]:
+        return [(tier.stored, tier.loaded, tier.misses) for tier in book.load]
+
+    assert counts() == [(0, 0, 0), (0, 0, 0)]
+    for block, key in enumerate(KEYS):  # the last takes the slot of the first
+        book.store(key, block)
+        book.finish_job(book.jobs.pop(), ok=key != FIVE)
+    assert counts() == [(5, 0, 0), (4, 0, 0)]
+    assert book.fetch(RequestId("first"), [ONE])
+    book.finish_job(book.jobs.pop(), ok=True)
+    assert book.restore(ONE, 5)
+    assert book.restore(FIVE, 6)
+    book.count_misses(3)
+    assert counts() == [(5, 2, 3), (4, 1, 3)]
