@@ -190,3 +190,15 @@ def test_each_tier_counts_what_it_took_gave_and_did_not_have() -> None:
     assert book.restore(FIVE, 6)
     book.count_misses(3)
     assert counts() == [(5, 2, 3), (4, 1, 3)]
+
+
+def test_a_key_that_could_not_be_read_is_no_loss_of_who_waits_for_another() -> None:
+    book, first, second = full_disk(), RequestId("first"), RequestId("second")
+    assert book.fetch(first, [ONE])
+    assert book.fetch(second, [TWO])
+    book.finish_job(book.jobs[0], ok=False)
+    assert (book.take_ended_fetches(), book.waiting) == ([first], [second])
+    book.finish_job(book.jobs[1], ok=True)
+    assert book.take_ended_fetches() == [second]
+    assert book.restore(TWO, 0)
+    book.check()
