@@ -252,6 +252,7 @@ def test_without_room_the_prompt_is_not_held_up() -> None:
 def test_another_model_or_another_start_has_nothing(names: tuple[str, str]) -> None:
     two, (engine_id, fingerprint) = Two(), names
     two.submit(leg=Leg(hold=True, cache=CacheHint(engine_id, "d", 1, fingerprint)))
+    assert two.node.has_waiting_legs == (fingerprint == "fake")  # else it is not even asked
     assert admitted(two.turn(4)) == [PromptEvent(0)]
 
 

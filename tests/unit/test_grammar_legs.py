@@ -79,7 +79,8 @@ def test_an_answer_that_cannot_go_on_fails_alone_and_for_good() -> None:
     node.loop.submit(BESIDE, Leg(), 0.0)
     news = node.turns()
     failed = [event for name, event in news if isinstance(event, FailedEvent)]
-    assert [event.retryable for event in failed] == [False]
+    named = [(event.retryable, event.param) for event in failed]
+    assert named == [(False, "structured_outputs")]
     assert ends(news, RID) == []
     assert ends(news, OTHER)[-1] is FinishReason.LENGTH
     assert node.used_blocks == 0

@@ -85,9 +85,9 @@ def late(marks: ReasoningMarks) -> tuple[DeferredMatcher, Parity]:
 
 
 def allowed(matcher: DeferredMatcher, drafted: Sequence[int] = ()) -> set[int]:
-    bits = torch.zeros((2, 2), dtype=torch.int32)
+    bits = torch.zeros((3, 2), dtype=torch.int32)
     matcher.fill_bitmask(drafted, bits, 1)
-    assert not bits[0].any()
+    assert not bits[::2].any()
     return set(unpacked(bits[1])) & set(range(VOCABULARY))
 
 

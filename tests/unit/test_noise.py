@@ -1,6 +1,7 @@
 """The noise is Gumbel's, and a function of what names it."""
 
 import math
+from hashlib import blake2b
 
 import pytest
 import torch
@@ -36,6 +37,14 @@ def test_lanes_of_32_bits_hold_what_plain_integers_say() -> None:
     noise = gumbel(torch.tensor(keys), torch.tensor(entries))
     wanted = torch.tensor([[obvious(key, entry) for entry in entries] for key in keys])
     torch.testing.assert_close(noise, wanted, atol=2e-6, rtol=2e-6)
+
+
+def test_a_key_is_both_halves_of_a_digest_of_its_name() -> None:
+    """It is as much a contract: a node of another version draws the same tokens."""
+    for name in [(0, 0, 0), (7, 1, 5), (2**64 - 1, 3, 40_000)]:
+        low, high = noise_key(*name)
+        digest = blake2b("{}/{}/{}".format(*name).encode(), digest_size=8).digest()
+        assert low.to_bytes(4, "little") + high.to_bytes(4, "little") == digest
 
 
 def test_entries_can_be_anothers_for_each_row() -> None:

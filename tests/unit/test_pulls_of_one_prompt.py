@@ -1,11 +1,13 @@
 """A prompt that another job is pulling is waited for, if its blocks will be of use."""
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
 
 from api.generator import TokenEvent
 from engine.request import Request, RequestId, Sampling
+from kv_transfer.local.faults import Delay, Fault, On
 from tests.unit.test_decode_worker import Pair
 
 FIRST, SECOND = RequestId("first"), RequestId("second")
@@ -49,3 +51,39 @@ def test_nobody_waits_for_blocks_that_it_cannot_use(
     pair.submit(asked(SECOND, prompt, salt), pair.source.offer("two"))
     pair.tick()
     assert pair.node.decode.num_pulling == pulling
+
+
+def test_nobody_waits_for_a_pull_that_was_given_up() -> None:
+    """Its source is silent, its client left and asks again: what comes is of no use here."""
+    pair = Pair()
+    pair.sink.faults = deque([On("read", Fault.DROP)])
+    tickets = [pair.source.offer(name) for name in (FIRST, SECOND)]
+    for name, ticket in zip((FIRST, SECOND), tickets, strict=True):
+        pair.source.extend(ticket.ticket_id, [2])
+        pair.seal(ticket, asked(name))
+    pair.submit(asked(FIRST), tickets[0])
+    pair.tick(3)
+    pair.node.abort(FIRST)
+    pair.submit(asked(SECOND), tickets[1])
+    said = [name for name, event in pair.tick(8) if isinstance(event, TokenEvent)]
+    assert said == [SECOND, SECOND]
+    assert pair.node.decode.num_pulling == 1  # its read may still write to its blocks
+    assert pair.node.load_failures == {}
+
+
+def test_a_copy_waits_until_its_ticket_can_be_pulled_again() -> None:
+    """The first has left, and its read still writes; the KV stays on offer for the second."""
+    pair = Pair()
+    pair.sink.faults = deque([On("read", Delay(0.5))])
+    ticket = pair.source.offer(FIRST)
+    pair.source.extend(ticket.ticket_id, [2])
+    pair.seal(ticket, asked(FIRST))
+    pair.submit(asked(FIRST), ticket)
+    pair.tick(3)
+    pair.submit(asked(SECOND), ticket)
+    pair.node.abort(FIRST)
+    assert pair.tick(3) == []
+    pair.now += 0.5
+    said = [name for name, event in pair.tick(12) if isinstance(event, TokenEvent)]
+    assert said == [SECOND, SECOND]
+    assert pair.node.load_failures == {}

@@ -72,6 +72,17 @@ def test_a_place_on_disk_that_is_free_is_taken_before_a_key_loses_its_own() -> N
     book.check()
 
 
+def test_a_key_that_lost_its_place_while_it_was_read_may_turn_out_unreadable() -> None:
+    """Its place is another's by then, and stays so."""
+    book = DiskBook(1, [(ONE, 0)])
+    assert book.find(ONE) == 0
+    assert book.begin(TWO) == 0
+    book.forget(ONE)
+    book.written(TWO)
+    assert (book.find(ONE), book.find(TWO)) == (None, 0)
+    book.check()
+
+
 def test_a_block_whose_bytes_are_still_being_read_is_not_restored() -> None:
     book = full_disk()
     assert book.fetch(RequestId("first"), [ONE])
@@ -158,4 +169,36 @@ def test_a_disk_without_room_for_anything_is_off() -> None:
     assert not book.load[1].on
     book.store(TWO, 1)
     assert len(book.jobs) == 1
+    book.check()
+
+
+def test_each_tier_counts_what_it_took_gave_and_did_not_have() -> None:
+    book = TierBook(HostBook(SLOTS), 1)
+    book.add_disk(DiskBook(len(KEYS)))
+
+    def counts() -> list[tuple[int, int, int]]:
+        return [(tier.stored, tier.loaded, tier.misses) for tier in book.load]
+
+    assert counts() == [(0, 0, 0), (0, 0, 0)]
+    for block, key in enumerate(KEYS):  # the last takes the slot of the first
+        book.store(key, block)
+        book.finish_job(book.jobs.pop(), ok=key != FIVE)
+    assert counts() == [(5, 0, 0), (4, 0, 0)]
+    assert book.fetch(RequestId("first"), [ONE])
+    book.finish_job(book.jobs.pop(), ok=True)
+    assert book.restore(ONE, 5)
+    assert book.restore(FIVE, 6)
+    book.count_misses(3)
+    assert counts() == [(5, 2, 3), (4, 1, 3)]
+
+
+def test_a_key_that_could_not_be_read_is_no_loss_of_who_waits_for_another() -> None:
+    book, first, second = full_disk(), RequestId("first"), RequestId("second")
+    assert book.fetch(first, [ONE])
+    assert book.fetch(second, [TWO])
+    book.finish_job(book.jobs[0], ok=False)
+    assert (book.take_ended_fetches(), book.waiting) == ([first], [second])
+    book.finish_job(book.jobs[1], ok=True)
+    assert book.take_ended_fetches() == [second]
+    assert book.restore(TWO, 0)
     book.check()
