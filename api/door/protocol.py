@@ -65,7 +65,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """See LimitedConnection."""
         if self._begun:
             return ConnectionFault.SLOW_HEAD
-        return None if self._answering else ConnectionFault.IDLE
+        refused = self._ignores_input and not self._one_too_many
+        return None if self._answering and not refused else ConnectionFault.IDLE
 
     def unsent(self) -> int:
         """See LimitedConnection."""
@@ -248,6 +249,7 @@ class LimitedProtocol(HttpToolsProtocol):
             path = self.url.partition(b"?")[0].decode("latin-1")
             beside = self._beside(path, self.headers) if self._beside else ()
             self.transport.write(refusal(path, fault.status, fault.message, beside))
+        self.flow.resume_reading()  # or a client that is still sending would not come to read
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.limiter.heads[self] = self._now()
