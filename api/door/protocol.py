@@ -183,8 +183,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self.pipeline:
             self._current = self.cycle
             self.limiter.bodies[self] = self._now()
-        elif len(self.pipeline) < limits.pipelined:
-            self.flow.resume_reading()  # or nobody would see the client leave
+        self._read_on()
         self._framing = body_framing(self.headers) if self.parser.should_upgrade() else b""
 
     def on_body(self, body: bytes) -> None:
@@ -200,6 +199,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if limiter.held_bytes > limiter.limits.all_bodies:
                 raise ParsingAborted(ConnectionFault.FULL)
         super().on_body(body)
+        self._read_on()
 
     def on_message_complete(self) -> None:
         """The request is complete; it may already have been answered."""
@@ -273,6 +273,11 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ParsingAborted(ConnectionFault.LARGE_HEAD)
         if self._within and self._wire > 2 * limits.body_bytes:
             raise ParsingAborted(ConnectionFault.LARGE_BODY)
+
+    def _read_on(self) -> None:
+        """Read on while requests wait, or nobody would see the client leave."""
+        if 0 < len(self.pipeline) < self.limiter.limits.pipelined:
+            self.flow.resume_reading()
 
     def _release(self, kept: int = 0) -> None:
         """Count the bodies as dropped, except those of requests that wait for their turn."""
