@@ -30,7 +30,7 @@ LONGEST_TIMEOUT_S = 7 * 24 * 3600
 HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 LAST = 12  # bytes of a body in which half a pair makes msgspec say that it was truncated
 NOTHING_ELSE: Mapping[str, str] = {}
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
 

@@ -65,7 +65,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """See LimitedConnection."""
         if self._begun:
             return ConnectionFault.SLOW_HEAD
-        return None if self._answering else ConnectionFault.IDLE
+        refused = self._ignores_input and not self._one_too_many
+        return None if self._answering and not refused else ConnectionFault.IDLE
 
     def unsent(self) -> int:
         """See LimitedConnection."""
@@ -182,8 +183,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self.pipeline:
             self._current = self.cycle
             self.limiter.bodies[self] = self._now()
-        elif len(self.pipeline) < limits.pipelined:
-            self.flow.resume_reading()  # or nobody would see the client leave
+        self._read_on()
         self._framing = body_framing(self.headers) if self.parser.should_upgrade() else b""
 
     def on_body(self, body: bytes) -> None:
@@ -199,6 +199,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if limiter.held_bytes > limiter.limits.all_bodies:
                 raise ParsingAborted(ConnectionFault.FULL)
         super().on_body(body)
+        self._read_on()
 
     def on_message_complete(self) -> None:
         """The request is complete; it may already have been answered."""
@@ -248,6 +249,7 @@ class LimitedProtocol(HttpToolsProtocol):
             path = self.url.partition(b"?")[0].decode("latin-1")
             beside = self._beside(path, self.headers) if self._beside else ()
             self.transport.write(refusal(path, fault.status, fault.message, beside))
+        self.flow.resume_reading()  # or a client that is still sending would not come to read
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.limiter.heads[self] = self._now()
@@ -271,6 +273,11 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ParsingAborted(ConnectionFault.LARGE_HEAD)
         if self._within and self._wire > 2 * limits.body_bytes:
             raise ParsingAborted(ConnectionFault.LARGE_BODY)
+
+    def _read_on(self) -> None:
+        """Read on while requests wait, or nobody would see the client leave."""
+        if 0 < len(self.pipeline) < self.limiter.limits.pipelined:
+            self.flow.resume_reading()
 
     def _release(self, kept: int = 0) -> None:
         """Count the bodies as dropped, except those of requests that wait for their turn."""

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.bodies import ChatBody, convert
-from api.bodies import Effort as ChatEffort
 from api.error_fields import ErrorFieldNames
 from api.errors import ApiError, BadRequest, ContextTooLong
 from api.messages.blocks import messages_of
@@ -13,7 +12,6 @@ from api.messages.bodies import (
     SHARED,
     CountBody,
     CustomTool,
-    Effort,
     OutputConfig,
     ToolChoice,
 )
@@ -23,13 +21,6 @@ from api.tools.tool_choice import ToolChoice as ChatToolChoice
 
 CUSTOM = (None, "custom")
 CHOICES: Mapping[str, ToolChoiceMode] = {"auto": "auto", "any": "required", "none": "none"}
-EFFORTS: Mapping[Effort, ChatEffort] = {
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "xhigh",
-    "max": "xhigh",
-}
 FIELD_NAMES = ErrorFieldNames(
     names=(
         (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
@@ -74,7 +65,7 @@ def chat_of(body: CountBody) -> MessagesChat:
             body.tool_choice and body.tool_choice.disable_parallel_tool_use
         ),
         "response_format": _format(body, config),
-        "reasoning_effort": config.effort and EFFORTS[config.effort],
+        "reasoning_effort": config.effort,
         "include_reasoning": thinks and body.include_reasoning,
         "chat_template_kwargs": {**switches, **(body.chat_template_kwargs or {})} or None,
         "session_id": body.session_id or (body.metadata and body.metadata.user_id),

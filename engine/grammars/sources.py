@@ -22,6 +22,7 @@ from llguidance import LLMatcher, LLParserLimits
 
 from engine.errors import GrammarRefused
 from engine.grammars.checking import too_long
+from engine.grammars.exclusive_ways import with_exclusive_ways
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
 from engine.grammars.numbers import with_exact_numbers
@@ -81,7 +82,8 @@ def _json(source: str) -> str:
         return LLMatcher.grammar_from_json_schema(source)
     if not isinstance(schema, dict):
         raise GrammarRefused("json_schema must be an object or a boolean")
-    if (plain := with_exact_numbers(without_annotations(schema))) != schema:
+    plain = with_exact_numbers(with_exclusive_ways(without_annotations(schema)))
+    if plain != schema:
         source = json.dumps(plain)
     if OPTIONS in schema:
         return LLMatcher.grammar_from_json_schema(source)

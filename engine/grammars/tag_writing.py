@@ -9,6 +9,7 @@ from itertools import accumulate
 from llguidance import LLMatcher
 
 from engine.errors import GrammarRefused
+from engine.grammars.exclusive_ways import with_exclusive_ways
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
 from engine.grammars.numbers import with_exact_numbers
@@ -129,7 +130,7 @@ class _Writer:
             raise GrammarRefused("structural_tag: style and any_order are not supported")
         schema = one.json_schema
         if isinstance(schema, dict):
-            plain = with_exact_numbers(without_annotations(schema))
+            plain = with_exact_numbers(with_exclusive_ways(without_annotations(schema)))
             schema = {OPTIONS: {"whitespace_pattern": WHITESPACE}} | plain
         return self._rule(f"%json {json.dumps(schema)}")
 

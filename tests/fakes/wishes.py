@@ -62,7 +62,9 @@ CHAT_ONLY: dict[str, st.SearchStrategy[Any]] = {
         {"type": st.just("function"), "function": st.fixed_dictionaries({"name": NAMES})}
     ),
     "parallel_tool_calls": st.booleans(),
-    "reasoning_effort": st.sampled_from(["none", "minimal", "low", "medium", "high", "xhigh"]),
+    "reasoning_effort": st.sampled_from(
+        ["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+    ),
 }
 MARK = st.lists(TOKEN, min_size=1, max_size=2)
 MARKS = st.lists(MARK, max_size=2)

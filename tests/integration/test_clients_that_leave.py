@@ -38,7 +38,8 @@ class Anybody:
 
 
 @pytest.mark.parametrize(
-    ("size", "at_once", "later"), [(1, 1, 0), (LARGE, 1, 0), (1, 3, 0), (1, 1, 2)]
+    ("size", "at_once", "later"),
+    [(1, 1, 0), (LARGE, 1, 0), (1, 3, 0), (1, 1, 2), (LARGE, 2, 0), (LARGE, 1, 1)],
 )
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("said", [{"prompt": "the"}, {"messages": HI}])

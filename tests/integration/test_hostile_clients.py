@@ -134,6 +134,29 @@ async def test_what_drips_is_cut_when_its_time_is_over(what: str, first: bytes) 
         client.close()
 
 
+async def test_a_body_that_is_refused_on_its_way_is_read_to_its_end() -> None:
+    """A client that reads no answer before it has sent all would otherwise send for ever."""
+    chunk = b"11170\r\n" + b"x" * 70_000 + b"\r\n"  # above uvicorn's mark: it reads no more
+    async with door(DoorLimits(body_bytes=100_000)) as (address, _keeper, _):
+        client = await connect(address)
+        await client.send(CHUNKED, chunk + chunk, *[chunk] * 300, b"0\r\n\r\n")
+        assert await client.status() == 413
+        client.close()
+
+
+async def test_who_stays_after_a_refusal_is_cut() -> None:
+    async with door(NO_TIME) as (address, limiter, _):
+        client = await connect(address)
+        await client.send(head(b"Content-Length: 9") + b"{")
+        await comes_true(lambda: bool(limiter.bodies))
+        limiter.sweep(asyncio.get_running_loop().time() + 1)
+        assert await client.status() == 408
+        limiter.sweep(asyncio.get_running_loop().time() + 2)
+        await comes_true(lambda: not limiter.connections)
+        assert limiter.refused == {"slow_body": 1}
+        client.close()
+
+
 async def test_a_long_answer_is_not_cut_for_its_clients_silence() -> None:
     async with door(NO_TIME) as (address, limiter, generator):
         client = await connect(address)

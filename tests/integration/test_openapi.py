@@ -60,7 +60,7 @@ async def test_bodies_are_told_field_by_field() -> None:
             for kind in chat["properties"]["reasoning_effort"]["anyOf"]
             for one in kind.get("enum", ())
         }
-        assert efforts == {"none", "minimal", "low", "medium", "high", "xhigh"}
+        assert efforts == {"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 
 async def test_the_bodies_of_operators_are_told_field_by_field() -> None:

@@ -74,6 +74,7 @@ SWITCHED = {"enable_thinking": True, "reasoning_effort": "high"}
         ("none", None, "True none False"),
         ("minimal", {}, "True minimal True"),
         ("xhigh", {"enable_thinking": False}, "True xhigh False"),
+        ("max", None, "True max True"),
         ("none", SWITCHED, "True none True"),
     ],
 )
