@@ -1,7 +1,6 @@
 """A node's reply as it comes, piece by piece: events are ready when they are whole."""
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -13,6 +12,7 @@ from proxy.nodes.calling import Reply
 from proxy.nodes.connection import NodeConnection, ReplyTimeouts
 from proxy.nodes.reading import LegReader
 from tests.fakes.raw_http import END, SSE, answer, chunk, events
+from tests.fakes.taking import Client
 
 PATIENT = ReplyTimeouts(60.0, 60.0)
 PARAMS = to_params(KvTicket("t", "e", "h", 1, None))
@@ -29,20 +29,6 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None:
         pass
-
-
-@dataclass
-class Client:
-    """Takes tokens, unless there are more than it has room for."""
-
-    room: int = 9
-    heard: list[int] = field(default_factory=list)
-
-    def take(self, tokens: tuple[int, ...]) -> bool:
-        if len(tokens) > self.room:
-            return False
-        self.heard += tokens
-        return True
 
 
 class Node:

@@ -15,24 +15,11 @@ from proxy.health.health import Health
 from proxy.routing.in_flight import PlanInFlight, RoutingState
 from proxy.routing.plan import Plan, RoutingQuery
 from proxy.timeline.choice import ChoiceTimeline
+from tests.fakes.taking import Client
 
 D = Node(Registration(Role.DECODE, "d:1", "", "d"), heard_at=0)
 REQUEST = Request(RequestId("r"), (1, 2), Sampling(9))
 FIRST, TOKENS = TokenEvent((5,)), (6, 7)
-
-
-@dataclass
-class Client:
-    """Takes tokens while it has room."""
-
-    room: int = 9
-    heard: list[int] = field(default_factory=list)
-
-    def take(self, tokens: tuple[int, ...]) -> bool:
-        if len(tokens) > self.room:
-            return False
-        self.heard += tokens
-        return True
 
 
 @dataclass
