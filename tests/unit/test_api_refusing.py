@@ -172,8 +172,8 @@ def test_half_of_a_surrogate_pair_is_said_to_be_that_near_the_end_too(end: str) 
     ("fields", "said"),
     [
         (
-            {"reasoning_effort": "max"},
-            "Invalid enum value 'max'; it may be 'high'",
+            {"reasoning_effort": "hihg"},
+            "Invalid enum value 'hihg'; it may be 'high'",
         ),
         ({"tool_choice": "always"}, "'always'; it may be 'auto', 'none', 'required'"),
         (
