@@ -4,6 +4,7 @@ llguidance enforces a `oneOf` only if it sees itself that no two ways fit, and d
 1 is not 2. Pydantic and zod write such ways for unions that a number tells apart.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -14,6 +15,7 @@ Tags = Mapping[str | None, frozenset[object]]
 """The only values of each required member, by its name, or, by None, of the value itself."""
 NO_TAGS: Tags = {}
 HERE = "#/"
+INDEX = re.compile(r"[0-9]{1,9}")
 
 
 def with_exclusive_ways(schema: Any, root: Any = None) -> Any:  # noqa: ANN401  JSON of any shape
@@ -87,5 +89,5 @@ def _target(way: object, root: object) -> object:
 
 def _member(found: object, name: str) -> object:
     if isinstance(found, list):
-        return found[int(name)] if name.isdecimal() and int(name) < len(found) else None
+        return found[int(name)] if INDEX.fullmatch(name) and int(name) < len(found) else None
     return found.get(name) if isinstance(found, Mapping) else None
