@@ -166,7 +166,7 @@ class TierBook:
         if self.disk is not None:
             self.disk.lose_all()
         self.disk = None
-        for owner in list(self._fetches):
+        for owner in self._fetches:
             self.stop_waiting(owner)
 
     def take_ended_fetches(self) -> Sequence[RequestId]:

@@ -51,7 +51,7 @@ class Tiers:
             return
         for job, ok in self.disk.finished():
             self.book.finish_job(job, ok=ok)
-        if self.disk.broken and self.book.disk is not None:
+        if self.disk.broken:
             self.book.lose_disk()
         self._end_waits()
 

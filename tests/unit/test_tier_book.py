@@ -108,6 +108,27 @@ def test_while_reads_are_overdue_nothing_more_is_fetched() -> None:
     book.check()
 
 
+def test_reads_of_two_that_gave_up_are_all_overdue_until_they_end() -> None:
+    book, owners = full_disk(), [RequestId("first"), RequestId("second")]
+    for owner, key in zip(owners, (ONE, TWO), strict=True):
+        assert book.fetch(owner, [key])
+    for owner in owners:
+        book.stop_waiting(owner)
+        book.release(owner)
+    for job in book.jobs[::-1]:
+        assert not book.fetch(RequestId("third"), [THREE])
+        book.finish_job(job, ok=True)
+    assert book.fetch(RequestId("third"), [THREE])
+
+
+def test_what_is_behind_a_gap_is_not_read() -> None:
+    """It could not be used."""
+    book = TierBook(HostBook(2 * SLOTS), 1)
+    book.add_disk(DiskBook(4, [(ONE, 0), (THREE, 2)]))
+    assert book.fetch(RequestId("first"), [ONE, TWO, THREE])
+    assert reads(book) == [ONE]
+
+
 def test_a_fetch_ends_once_whatever_happens_to_its_disk_afterwards() -> None:
     book, first = full_disk(), RequestId("first")
     assert book.fetch(first, [ONE])
@@ -158,6 +179,15 @@ def test_of_a_disk_that_is_lost_nothing_is_left_and_nobody_waits_for_it() -> Non
     assert [[*book.media_of(key)] for key in (ONE, FIVE)] == [[], [Medium.HOST_MEMORY]]
     assert [(tier.tier, tier.blocks) for tier in book.load] == [("cpu", 1), ("disk", 0)]
     book.check()
+
+
+def test_nobody_waits_for_what_a_lost_disk_still_reads_for_nobody() -> None:
+    book, first = full_disk(), RequestId("first")
+    assert book.fetch(first, [ONE])
+    book.release(first)
+    book.lose_disk()
+    assert not book.fetch(RequestId("second"), [ONE])
+    book.check_idle()
 
 
 def test_a_disk_without_room_for_anything_is_off() -> None:

@@ -100,3 +100,17 @@ def test_who_waits_a_second_time_has_the_whole_time_again() -> None:
         now[0] = FETCH_S * later
         tiers.collect_finished_jobs()
         assert tiers.book.waiting == waiting
+
+
+def test_who_left_has_no_time_that_could_be_over() -> None:
+    now = [0.0]
+    tiers, _, disk = tiers_at(now)
+    assert tiers.book.fetch(FIRST, [ONE])
+    tiers.carry_out()
+    tiers.book.release(FIRST)
+    now[0] = 2 * FETCH_S
+    tiers.collect_finished_jobs()
+    assert tiers.book.take_ended_fetches() == []
+    disk.over = [job for job, _ in disk.told]
+    tiers.collect_finished_jobs()
+    assert tiers.book.fetch(FIRST, [TWO]), "nothing is overdue"
