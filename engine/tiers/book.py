@@ -122,11 +122,12 @@ class TierBook:
         Keys that are read, or already in host memory, stay there until `release`. False, and no
         change: nothing needs to be read from disk.
         """
-        if self.disk is None or self._overdue:
+        disk = self.disk
+        if disk is None or self._overdue:
             return False
         fetch = self._fetches[owner] = _DiskFetch()
         for key in keys:
-            if self._pinned >= self.host.slots // 2 or not self._bring_to_host(key):
+            if self._pinned >= self.host.slots // 2 or not self._bring_to_host(key, disk):
                 break
             self.host.pin(key)
             self._pinned += 1
@@ -203,13 +204,15 @@ class TierBook:
         """Raise if something is pinned for a request although there are no requests."""
         assert not self._fetches, f"kept for nobody: {sorted(self._fetches)}"
 
-    def _bring_to_host(self, key: bytes) -> bool:
+    def _bring_to_host(self, key: bytes, disk: DiskBook) -> bool:
         """Whether a key is in host memory, or a read from disk could be started."""
         if self.host.find(key) is not None:
             return True
-        place = self.disk.find(key) if self.disk is not None else None
-        slot = self.host.place(key) if place is not None else None
-        if place is None or slot is None:
+        place = disk.find(key)
+        if place is None:
+            return False
+        slot = self.host.place(key)
+        if slot is None:
             return False
         self._arriving.add(key)
         self.host.pin(key)

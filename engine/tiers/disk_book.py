@@ -68,7 +68,7 @@ class DiskBook:
     def failed(self, key: bytes) -> None:
         """The key could not be written, as the disk is full: nor can its place, or new ones."""
         self._lost.add(self._writing.pop(key))
-        self.places = min(self.places, self._next)
+        self.places = self._next
 
     def forget(self, key: bytes) -> None:
         """The key could not be read: drop it."""

@@ -60,10 +60,9 @@ class HostBook:
             self._idle[key] = None
 
     def drop(self, key: bytes) -> None:
-        """Forget a key whose slot was never filled, and its pins."""
+        """Forget a pinned key whose slot was never filled, and its pins."""
         self._unused.append(self._slot_of.pop(key))
-        self._pins.pop(key, None)
-        self._idle.pop(key, None)
+        del self._pins[key]
 
     def check(self, pinned: int) -> None:
         """Raise if the bookkeeping is inconsistent. Slow, for tests."""

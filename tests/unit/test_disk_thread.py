@@ -3,6 +3,7 @@
 import logging
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from dataclasses import dataclass, field
 from errno import EDQUOT, EIO, ENOSPC
 from pathlib import Path
 from random import Random
-from threading import Event
 
 import pytest
 import torch
@@ -35,8 +35,8 @@ STRIDE = SIZE + PAGE
 class Held(CopyEvent):
     """Copies that end when you say so."""
 
-    begun: Event = field(default_factory=Event)
-    over: Event = field(default_factory=Event)
+    begun: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> None:
         self.begun.set()
@@ -201,6 +201,16 @@ def test_what_is_submitted_is_written_before_the_end(tmp_path: Path) -> None:
     disk.submit([job(DiskOperation.WRITE, n, n) for n in range(4)], DONE)
     disk.close()
     assert len(slab(tmp_path).known()) == 4
+
+
+def test_a_process_that_does_not_close_it_ends_all_the_same(tmp_path: Path) -> None:
+    """As a node that is told to stop: nobody waits for the thread."""
+    before = {*threading.enumerate()}
+    disk = DiskThread(slab(tmp_path), host())
+    begun = {*threading.enumerate()} - before
+    assert [thread.daemon for thread in begun] == [True]
+    disk.close()
+    assert not any(thread.is_alive() for thread in begun)
 
 
 def over_disk(path: Path, engine: FakeEngine, slots: int = 8) -> Tiers:
