@@ -12,7 +12,8 @@ import torch
 
 from engine.api import KvRegion
 from engine.errors import UnusableTier
-from engine.tiers.host_memory import CopyEvent, pin
+from engine.tiers.host_memory import CopyEvent, HostMemory, pin
+from engine.tiers.moves import Copy
 from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
 from kv_transfer.errors import UnusableMemory
 from kv_transfer.layout import KvLayout
@@ -235,3 +236,53 @@ def test_whoever_waits_for_copies_is_on_their_device(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "device", event.enter)
     CopyEvent(event).wait()  # type: ignore[arg-type]
     assert event.waited == [event.device]
+
+
+@dataclass
+class Order:
+    """Two streams of a device, and in which order they are told what."""
+
+    slots: torch.Tensor
+    told: list[object] = field(default_factory=list)
+
+    def wait_stream(self, stream: str) -> None:
+        self.told.append(f"copies wait for {stream}")
+
+    @contextmanager
+    def enter(self, stream: "Order") -> Iterator[None]:
+        assert stream is self
+        yield
+        self.told.append("left")
+
+    def record(self, stream: "Order") -> None:
+        assert stream is self
+        self.told.append(self.slots.tolist())
+
+
+class Computing(str):
+    """The stream of batches."""
+
+    __slots__ = ()
+
+    def wait_event(self, event: Order) -> None:
+        event.told.append(f"{self} waits for copies")
+
+
+def test_copies_are_begun_behind_the_last_batch_and_the_next_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or blocks would be saved that others have overwritten, or used before they are back."""
+    host = HostMemory(torch.tensor([[7], [8]], dtype=torch.uint8), 2)
+    order = Order(host.slots.zero_())
+    host._stream = order  # type: ignore[assignment]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Computing("computing"))
+    monkeypatch.setattr(torch.cuda, "stream", order.enter)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: order)
+    begun = host.carry_out([Copy(0, 1, out=True), Copy(1, 0, out=True)])
+    assert order.told == [
+        "copies wait for computing",
+        [[8], [7]],
+        "left",
+        "computing waits for copies",
+    ]
+    assert begun.event is order  # type: ignore[comparison-overlap]

@@ -132,6 +132,24 @@ def test_what_is_no_choice_is_counted_apart() -> None:
     )
 
 
+def test_times_are_counted_in_buckets_that_are_as_wide_as_the_times_are_long() -> None:
+    metrics = empty()
+    metrics.record_tokenization(0.002)
+    metrics.record_tokenization(70.0)
+    name, value = "pdserve_proxy_stage_seconds_bucket", metrics.all.get_sample_value
+    buckets = [
+        value(name, {"stage": "tokenize", "le": str(float(most))})
+        for most in (0.001, 0.003, 30, 100)
+    ]
+    assert buckets == [0, 1, 1, 2]
+
+
+def test_nodes_are_counted_by_their_role() -> None:
+    health = cluster(3, 2)
+    told = page_of(ProxyMetrics(health.registry, health).all)
+    assert (told["nodes/prefill"], told["nodes/decode"]) == (3, 2)
+
+
 def test_requests_in_line_are_told_from_those_that_are_let_in() -> None:
     crowd = door(requests=2)
     gate = AdmissionGate(crowd.admission)

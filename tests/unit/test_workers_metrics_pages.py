@@ -50,8 +50,11 @@ def test_counters_never_go_back_when_a_worker_goes_and_what_was_open_is_gone() -
     pages, process = MetricsPages(), Process()
     process.requests.labels("200").inc(3)
     process.open.set(2)
+    process.seconds.observe(1.5)
     pages.update(0, process.page())
+    assert pages.last(0) == process.page()
     pages.depart(0)
+    assert pages.last(0) is None
     pages.depart(0)
     again = Process()
     again.requests.labels("200").inc()
@@ -59,7 +62,15 @@ def test_counters_never_go_back_when_a_worker_goes_and_what_was_open_is_gone() -
     pages.depart(0)
     page = samples(pages.departed)
     assert page["requests_total", "200"] == 4
+    assert page["seconds_sum", ""] == 1.5
     assert ("requests_in_flight", "") not in page
+
+
+def test_what_several_count_began_when_the_first_of_them_did() -> None:
+    """Also after it has gone."""
+    made, later = (b"# TYPE r_created gauge\nr_created %d.0\n" % at for at in (100, 200))
+    merged = merge_metrics([later, made, later], cumulative_only=True)
+    assert b"r_created 100.0" in merged
 
 
 def samples(page: bytes) -> dict[tuple[str, str], float]:
