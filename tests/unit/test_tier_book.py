@@ -39,6 +39,7 @@ def test_slots_that_are_still_being_filled_for_nobody_are_not_given_away() -> No
         assert book.fetch(RequestId(name), keys)
         book.release(RequestId(name))
     assert not book.fetch(RequestId("third"), [FIVE])
+    book.check()
     assert reads(book) == [ONE, TWO, THREE, FOUR]
     for job in book.jobs:
         book.finish_job(job, ok=True)
@@ -127,6 +128,17 @@ def test_what_is_behind_a_gap_is_not_read() -> None:
     book.add_disk(DiskBook(4, [(ONE, 0), (THREE, 2)]))
     assert book.fetch(RequestId("first"), [ONE, TWO, THREE])
     assert reads(book) == [ONE]
+
+
+def test_what_is_behind_a_key_in_host_memory_is_read_and_both_are_kept() -> None:
+    book, first = full_disk(), RequestId("first")
+    book.store(ONE, 0)
+    assert book.fetch(first, [ONE, TWO])
+    assert reads(book) == [TWO]
+    for block, key in enumerate((b"6", b"7", b"8")):
+        book.store(key, block)
+    assert book.restore(ONE, 5)
+    book.check()
 
 
 def test_a_fetch_ends_once_whatever_happens_to_its_disk_afterwards() -> None:
