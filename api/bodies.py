@@ -11,8 +11,9 @@ from api import wire
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
 from api.grammars import Schema
+from api.out_of_range import number_out_of_range
 from api.tools.tool_choice import ToolChoice, ToolSettings, read_tools
-from api.wire import UNREADABLE, WireError
+from api.wire import TOO_DEEP, UNREADABLE, WireError
 from engine.request import (
     LARGEST_TOKEN,
     Count,
@@ -219,7 +220,11 @@ def read_object(
     """
     try:
         given = msgspec.json.decode(data)
+    except RecursionError as error:
+        raise BadRequest(f"The body is nested too deeply: {TOO_DEEP}") from error
     except UNREADABLE as error:
+        if found := number_out_of_range(data, str(error)):
+            raise BadRequest(found[1], found[0]) from error
         raise BadRequest(_why_unreadable(data, error)) from error
     if not isinstance(given, dict):
         raise BadRequest("The body must be a JSON object")

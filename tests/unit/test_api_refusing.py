@@ -6,8 +6,10 @@ import pytest
 
 from api.bodies import read_chat, read_completion
 from api.errors import BadRequest, ContextTooLong, ModelNotFound, NoTokenizer
+from api.out_of_range import LARGEST_SEARCHED
 from api.served import ServedModel, read_leg_params
 from api.text_requests import MOST_CALLS
+from api.wire import TOO_DEEP
 from tests.fakes.asking import Fields, chat, complete
 
 
@@ -203,3 +205,33 @@ async def test_what_a_field_may_be_is_told(fields: Fields, said: str) -> None:
 def test_what_is_wrong_with_bytes_is_told(body: bytes, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         read_chat(body)
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "number"),
+    [
+        (b'{"temperature": 1e999}', "temperature", "1e999"),
+        (b'{"messages": [{"x": {"y": [0, -1e999]}}]}', "messages[0].x.y[1]", "-1e999"),
+        (b'{"a": "1e999", "logit_bias": {"1": 2, "5": 1e400}}', "logit_bias.5", "1e400"),
+    ],
+)
+def test_a_number_out_of_range_is_named(data: bytes, field: str, number: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        read_chat(data)
+    assert str(refused.value) == f"{field}: the number {number} is out of range"
+    assert refused.value.param == field
+
+
+def test_a_large_body_is_not_searched_for_a_number() -> None:
+    large = b'{"a": "%b", "b": 1e999}' % (b"a" * LARGEST_SEARCHED)
+    with pytest.raises(BadRequest, match="Number out of range"):
+        read_chat(large)
+    with pytest.raises(BadRequest, match="Number out of range"):
+        read_chat(b"[1e999]")
+
+
+def test_a_body_that_is_nested_too_deeply_is_told_so() -> None:
+    for inner in (b"[" * 2000 + b"]" * 2000, b'{"a":' * 2000 + b"1" + b"}" * 2000):
+        with pytest.raises(BadRequest) as refused:
+            read_chat(b'{"messages": %b}' % inner)
+        assert str(refused.value) == f"The body is nested too deeply: {TOO_DEEP}"
