@@ -1,10 +1,18 @@
 """What a body must not say, and how the client is told."""
 
 import re
+from collections.abc import Mapping
 
+import msgspec
 import pytest
 
-from api.bodies import read_chat, read_completion
+from api.bodies import (
+    MOST_BRACKETS,
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    read_chat,
+    read_completion,
+)
 from api.errors import BadRequest, ContextTooLong, ModelNotFound, NoTokenizer
 from api.out_of_range import LARGEST_SEARCHED
 from api.served import ServedModel, read_leg_params
@@ -235,3 +243,21 @@ def test_a_body_that_is_nested_too_deeply_is_told_so() -> None:
         with pytest.raises(BadRequest) as refused:
             read_chat(b'{"messages": %b}' % inner)
         assert str(refused.value) == f"The body is nested too deeply: {TOO_DEEP}"
+
+
+def test_lists_that_would_hold_up_everybody_are_refused() -> None:
+    message, tool = {"role": "user", "content": "a"}, {"type": "function"}
+    read_chat(msgspec.json.encode({"messages": [message] * MOST_MESSAGES}))
+    many: Mapping[str, object] = {"messages": [message] * (MOST_MESSAGES + 1)}
+    with pytest.raises(BadRequest, match="messages: Expected `array` of length <= 20000"):
+        read_chat(msgspec.json.encode(many))
+    many = {"messages": [message], "tools": [tool] * (MOST_TOOLS + 1)}
+    with pytest.raises(BadRequest, match="tools: Expected `array` of length <= 4096"):
+        read_chat(msgspec.json.encode(many))
+
+
+def test_a_body_of_brackets_is_refused_before_it_is_parsed() -> None:
+    kept = b'{"messages": [], "x": [%b[]]}' % (b"[]," * (MOST_BRACKETS - 4))
+    assert read_chat(kept).messages == []
+    with pytest.raises(BadRequest, match="more than 500000 opening brackets"):
+        read_chat(b'{"messages": [], "x": [%b[]]}' % (b"[]," * MOST_BRACKETS))
