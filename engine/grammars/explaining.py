@@ -90,7 +90,7 @@ def _why(grammar: Grammar, said: str, limits: LLParserLimits) -> str:
 
 def _bad_pattern(grammar: Grammar, found: re.Match[str]) -> str:
     pattern, at = found["pattern"], len(found["indent"])
-    where = f"the pattern {pattern!r}"
+    where = f"the pattern `{pattern}`"
     if grammar.kind == "regex":
         pattern, at, where = grammar.source, _source_place(grammar.source, pattern[:at]), ""
     for top, schema in _schemas(grammar):
@@ -98,7 +98,7 @@ def _bad_pattern(grammar: Grammar, found: re.Match[str]) -> str:
             if isinstance(one, Mapping) and one.get("pattern") == pattern:
                 where = f"{place}/pattern"
     shown = pattern[at : at + LONGEST_SHOWN]
-    why = f"{found['why']}, at character {at + 1}" + (f": {shown!r}" if shown else "")
+    why = f"{found['why']}, at character {at + 1}" + (f": `{shown}`" if shown else "")
     return f"{where}: {why}" if where else why
 
 

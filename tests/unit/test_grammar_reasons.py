@@ -81,10 +81,11 @@ def test_a_dead_end_of_another_kind_is_no_reference() -> None:
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        ("a(b", "unclosed group, at character 2: '(b'"),
-        ("a/b(c", "unclosed group, at character 4: '(c'"),
-        (r"a\/b(c", "unclosed group, at character 5: '(c'"),
-        ("a\nb(c", "unclosed group, at character 4: '(c'"),
+        ("a(b", "unclosed group, at character 2: `(b`"),
+        ("a/b(c", "unclosed group, at character 4: `(c`"),
+        (r"a\/b(c", "unclosed group, at character 5: `(c`"),
+        (r"a\1", r"backreferences are not supported, at character 2: `\1`"),
+        ("a\nb(c", "unclosed group, at character 4: `(c`"),
         ("abc(?i", "expected flag but got end of regex, at character 7"),
     ],
 )
@@ -96,18 +97,18 @@ def test_a_regular_expression_is_shown_as_it_was_sent(pattern: str, why: str) ->
     ("kind", "source", "where"),
     [
         ("json_schema", {"properties": {"a": BAD_TEXT}}, "#/properties/a/pattern"),
-        ("json_schema", {"patternProperties": {"a(b": {}}}, "the pattern 'a(b'"),
-        ("structural_tag", tag(type="regex", pattern="a(b"), "the pattern 'a(b'"),
+        ("json_schema", {"patternProperties": {"a(b": {}}}, "the pattern `a(b`"),
+        ("structural_tag", tag(type="regex", pattern="a(b"), "the pattern `a(b`"),
         (
             "structural_tag",
             tag(type="json_schema", json_schema=BAD_TEXT),
             "#/format/json_schema/pattern",
         ),
-        ("ebnf", "start: x\nx: /a(b/", "the pattern 'a(b'"),
+        ("ebnf", "start: x\nx: /a(b/", "the pattern `a(b`"),
     ],
 )
 def test_a_pattern_within_a_grammar_is_named(kind: str, source: object, where: str) -> None:
-    why = "unclosed group, at character 2: '(b'"
+    why = "unclosed group, at character 2: `(b`"
     assert refused(kind, source) == f"{kind}: {where}: {why}"
 
 
