@@ -11,8 +11,9 @@ from api import wire
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
 from api.grammars import Schema
+from api.out_of_range import number_out_of_range
 from api.tools.tool_choice import ToolChoice, ToolSettings, read_tools
-from api.wire import UNREADABLE, WireError
+from api.wire import TOO_DEEP, UNREADABLE, WireError
 from engine.request import (
     LARGEST_TOKEN,
     Count,
@@ -26,12 +27,16 @@ from engine.request import (
 )
 
 MOST_CHOICES = 128
+MOST_MESSAGES, MOST_TOOLS = 20_000, 4_096  # more would hold up the event loop
+MOST_BRACKETS = 500_000  # for the same reason; those within texts are counted too
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
 HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 LAST = 12  # bytes of a body in which half a pair makes msgspec say that it was truncated
 NOTHING_ELSE: Mapping[str, str] = {}
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Messages = Annotated[list[dict[str, Any]], Meta(max_length=MOST_MESSAGES)]
+Tools = Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)]
 Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
 
 
@@ -160,11 +165,11 @@ class RequestMessage(msgspec.Struct, frozen=True):
 class ChatBody(TextBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions. `tools` are the template's as well, just as they come."""
 
-    messages: list[dict[str, Any]]
+    messages: Messages
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = True
     include_reasoning: bool | None = True
@@ -217,9 +222,15 @@ def read_object(
     """The fields of a JSON body. Raises BadRequest for a field that is not supported; `instead`
     has the error text of some of them.
     """
+    if len(data) > MOST_BRACKETS and data.count(b"[") + data.count(b"{") > MOST_BRACKETS:
+        raise BadRequest(f"The body has more than {MOST_BRACKETS} opening brackets")
     try:
         given = msgspec.json.decode(data)
+    except RecursionError as error:
+        raise BadRequest(f"The body is nested too deeply: {TOO_DEEP}") from error
     except UNREADABLE as error:
+        if found := number_out_of_range(data, str(error)):
+            raise BadRequest(found[1], found[0]) from error
         raise BadRequest(_why_unreadable(data, error)) from error
     if not isinstance(given, dict):
         raise BadRequest("The body must be a JSON object")

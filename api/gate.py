@@ -10,7 +10,8 @@ from api.generator import StreamFailed
 from engine.request import ModelKey
 
 GATEWAY_TIMEOUT = 504
-TOO_LONG = "its time was over before the answer was"
+OF_REQUEST = "the timeout that the request has set (timeout or X-Request-Timeout)"
+OF_SERVER = "this server's limit for requests that set no timeout (--request-timeout-s)"
 Item = TypeVar("Item")
 
 
@@ -18,6 +19,27 @@ class DeadlineExceeded(StreamFailed):
     """The request's deadline passed while it was being answered."""
 
     status = GATEWAY_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a request's time is over, in seconds of the event loop's clock, and how long it was.
+
+    `own`: the request set that time itself; otherwise it is the server's limit.
+    """
+
+    at: float
+    timeout_s: float
+    own: bool = True
+
+    @property
+    def allowed(self) -> str:
+        """The time that the request has, and where that was set, for error messages."""
+        return f"{self.timeout_s:g} s, {OF_REQUEST if self.own else OF_SERVER}"
+
+    def exceeded(self) -> DeadlineExceeded:
+        """The error of a request that was not answered by then."""
+        return DeadlineExceeded(f"Timed out: the answer was not complete within {self.allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +62,8 @@ class AdmittedRequest(Protocol):
     """A request that was admitted and is being answered."""
 
     @property
-    def deadline(self) -> float | None:
-        """The request's deadline, in seconds of the event loop's clock; None: none."""
+    def deadline(self) -> Deadline | None:
+        """The request's deadline; None: none."""
 
     def record_tokens(self, tokens: int, choice: int = 0) -> None:
         """Count tokens that were generated for one of its choices."""
@@ -61,7 +83,7 @@ class AdmissionControl(Protocol):
 class UncountedRequest:
     """An admitted request whose tokens are not counted."""
 
-    deadline: float | None = None
+    deadline: Deadline | None = None
 
     def record_tokens(self, tokens: int, choice: int = 0) -> None:
         """See AdmittedRequest."""
@@ -73,24 +95,24 @@ class AdmitAll:
     @asynccontextmanager
     async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
         """See AdmissionControl."""
-        now = asyncio.get_running_loop().time()
-        yield UncountedRequest(None if visit.timeout_s is None else now + visit.timeout_s)
+        now, wanted = asyncio.get_running_loop().time(), visit.timeout_s
+        yield UncountedRequest(None if wanted is None else Deadline(now + wanted, wanted))
 
 
 ADMIT_ALL = AdmitAll()
 
 
 async def with_deadline(
-    deadline: float | None, stream: AsyncGenerator[Item]
+    deadline: Deadline, stream: AsyncGenerator[Item]
 ) -> AsyncGenerator[Item]:
     """The items until the deadline; raises DeadlineExceeded, and always closes the stream."""
     async with aclosing(stream):
         while True:
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(deadline.at):
                     item = await anext(stream)
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise DeadlineExceeded(TOO_LONG) from None
+                raise deadline.exceeded() from None
             yield item

@@ -1,5 +1,7 @@
 """The prompts in a body: texts, or token ids."""
 
+from typing import cast
+
 from api.bodies import CompletionBody
 from api.errors import BadRequest
 from api.text_requests import Tokens
@@ -9,8 +11,7 @@ def needs_text(body: CompletionBody) -> bool:
     """Whether the request needs a tokenizer: not if prompt and answer are token ids."""
     if body.stop or body.bad_words or not body.return_token_ids:
         return True
-    given = body.prompt if isinstance(body.prompt, list) else [""]
-    return any(isinstance(one, str) for one in given)
+    return not isinstance(body.prompt, list) or str in set(map(type, body.prompt))
 
 
 def prompts_of(
@@ -23,10 +24,8 @@ def prompts_of(
         raise BadRequest(f"{param} must not be empty", param)
     if isinstance(given, str):
         return [given]
-    prompts = [tuple(part) if isinstance(part, list) else part for part in given]
-    tokens = tuple(part for part in prompts if isinstance(part, int))
-    if not tokens:
-        return [part for part in prompts if not isinstance(part, int)]
-    if len(tokens) < len(prompts):
+    if int not in (kinds := set(map(type, given))):
+        return [tuple(one) if isinstance(one, list) else str(one) for one in given]
+    if len(kinds) > 1:
         raise BadRequest(f"{param} mixes token ids with texts", param)
-    return [tokens]
+    return [cast("Tokens", tuple(given))]

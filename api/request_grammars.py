@@ -45,7 +45,7 @@ class RequestGrammars:
     async def check(self, grammar: Grammar) -> None:
         """Check one grammar; raises BadRequest, which names the field, or TooBusy."""
         if (refusal := await self._refusal(grammar)) is not None:
-            raise BadRequest(refusal, await self._culprit() or self.field)
+            raise await self._of_function() or BadRequest(refusal, self.field)
 
     async def allow_tool_calls(self, formed: StructuredOutput) -> Grammar | None:
         """A grammar of the form, already checked, or of tool calls; None: the form itself
@@ -93,23 +93,30 @@ class RequestGrammars:
         assert self.calling is not None
         found = list[str]()
         for index, function in self.calling.tools.indexed:
-            try:
-                grammar = await run_in_thread(partial(self.calling.call_grammar, function))
-                refusal = await self._refusal(grammar)
-            except WireError as error:
-                refusal = str(error)
+            refusal = await self._refusal_of_call(function)
             if refusal is not None and function.strict:
                 raise BadRequest(refusal, _place(index, function))
             if refusal is not None:
                 found.append(function.name)
         return found
 
-    async def _culprit(self) -> str | None:
-        """The first forced function whose schema no grammar can express."""
+    async def _refusal_of_call(self, function: Function) -> str | None:
+        """Why no grammar can express its calls, in terms of its own schema if that is why."""
+        assert self.calling is not None
+        try:
+            grammar = await run_in_thread(partial(self.calling.call_grammar, function))
+        except WireError as error:
+            return str(error)
+        if (refusal := await self._refusal(grammar)) is None:
+            return None
+        return await self._refusal(arguments_grammar(function)) or refusal
+
+    async def _of_function(self) -> BadRequest | None:
+        """The refusal of the first forced function whose schema no grammar can express."""
         for index, function in self.calling.tools.forced if self.calling else ():
             try:
-                if await self._refusal(arguments_grammar(function)) is not None:
-                    return _place(index, function)
+                if (refusal := await self._refusal(arguments_grammar(function))) is not None:
+                    return BadRequest(refusal, _place(index, function))
             except TooBusy:  # one of them is known to be refused
                 return None
         return None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from api.bodies import ChatBody, Effort, convert, read_object
+from api.bodies import ChatBody, Effort, Messages, Tools, convert, read_object
 from api.encoding import MOST_TOKENS, LengthLimit, encode_text, run_off_loop
 from api.errors import BadRequest
 from api.fields import TOKENIZE
@@ -28,13 +28,13 @@ class TokenizeBody(ModelBody, frozen=True, kw_only=True):
     """POST /tokenize: a `prompt` as for a completion, or `messages` as for a chat."""
 
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     reasoning_effort: Effort | None = None
 
     def chat(self, messages: list[dict[str, Any]]) -> ChatBody:

@@ -11,6 +11,7 @@ AT = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`$")
 STEP = re.compile(r"\[|[^.\[\]]+(?=[.\[]|$)")
 ENUM = "Invalid enum value"
 MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
+TOO_DEEP = "objects and lists may be nested 500 levels deep at most"
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors that decoding untrusted JSON may raise."""
 Kind = TypeVar("Kind")
@@ -36,7 +37,7 @@ def explained(error: Exception, within: str = "", kind: type | None = None) -> W
     """The client's error message for a value of the wrong type, with the field's path, and with
     the values that it may have if `kind`, the type of all that was given, says which.
     """
-    said = str(error)
+    said = TOO_DEEP if isinstance(error, RecursionError) else str(error)
     path, missing = AT.search(said), MISSING.match(said)
     steps = (within, path and path["path"].partition("[...]")[0], missing and missing["name"])
     param = ".".join(step for step in steps if step).replace(".[", "[")

@@ -22,7 +22,8 @@ PROGRESS_BYTES = 4096
 class ConnectionFault(Enum):
     """Why a connection is refused or closed: the metric's reason, HTTP status and message.
 
-    Without a status the connection is closed without a response.
+    Without a status the connection is closed without a response. The message of an unknown
+    method has a place for its name.
     """
 
     IDLE = "idle", None, ""
@@ -30,6 +31,7 @@ class ConnectionFault(Enum):
     SLOW_CLIENT = "slow_client", None, ""
     GONE = "gone", None, ""
     MALFORMED = "malformed", 400, "this is no HTTP/1.1 request"
+    UNKNOWN_METHOD = "unknown_method", 501, "{} is no method of HTTP that this server knows"
     PIPELINED = "pipelined", 400, "too many requests were sent before their answers came"
     SLOW_HEAD = "slow_head", 408, "the head of the request took too long"
     SLOW_BODY = "slow_body", 408, "the body of the request took too long"

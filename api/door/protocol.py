@@ -11,6 +11,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from api.door.limiter import ConnectionFault, ConnectionLimiter
+from api.door.methods import unknown_method
 from api.door.refusal import Pair, refusal
 from api.door.tcp_info import unacknowledged_s
 from api.door.unchunked import OLD, send_unchunked
@@ -54,6 +55,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._headers = self._pieces = self._body = self._held = 0
         self._current: RequestResponseCycle | None = None  # of the request being answered
         self._framing = b""  # of a body that the parser has not been told of yet
+        self._method = ""  # that the parser does not know
 
     @property
     def closing(self) -> bool:
@@ -117,10 +119,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._parse(data)
             self._check_sizes()
         except httptools.HttpParserError as error:
-            cause = error.__context__
-            self.end(
-                cause.fault if isinstance(cause, ParsingAborted) else ConnectionFault.MALFORMED
-            )
+            cause, fault = error.__context__, ConnectionFault.MALFORMED
+            if not self._within and (found := unknown_method(data)):
+                (self._method, self.url), fault = found, ConnectionFault.UNKNOWN_METHOD
+            self.end(cause.fault if isinstance(cause, ParsingAborted) else fault)
         except ParsingAborted as refused:
             self.end(refused.fault)
 
@@ -248,7 +250,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if fault.status is not None and not answered:
             path = self.url.partition(b"?")[0].decode("latin-1")
             beside = self._beside(path, self.headers) if self._beside else ()
-            self.transport.write(refusal(path, fault.status, fault.message, beside))
+            message = fault.message.format(self._method)
+            self.transport.write(refusal(path, fault.status, message, beside))
         self.flow.resume_reading()  # or a client that is still sending would not come to read
         if self.transport.can_write_eof():
             self.transport.write_eof()

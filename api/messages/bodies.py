@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from api.bodies import RequestBody, TextBody, convert, read_object
+from api.bodies import Messages, RequestBody, TextBody, Tools, convert, read_object
 from api.messages.fields import INSTEAD, MESSAGES, refuse_threads
 from api.tools.functions import FunctionName
 from engine.request import Count, Limit
@@ -63,9 +63,9 @@ class Metadata(msgspec.Struct, frozen=True):
 class CountBody(TextBody, frozen=True, kw_only=True):
     """POST /v1/messages/count_tokens: fields that make the prompt; others have no effect."""
 
-    messages: list[dict[str, Any]]
+    messages: Messages
     system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None

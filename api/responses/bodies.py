@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from api.bodies import Effort, RequestBody, TextBody, convert, read_object
+from api.bodies import Effort, Messages, RequestBody, TextBody, Tools, convert, read_object
 from api.responses.fields import INSTEAD, RESPONSES
 from api.tools.functions import FunctionName
 from api.tools.tool_choice import ToolChoiceMode
@@ -97,11 +97,11 @@ class ReasoningConfig(msgspec.Struct, frozen=True):
 class ResponsesBody(TextBody, frozen=True, kw_only=True):
     """POST /v1/responses: OpenAI's fields, and those of chats here."""
 
-    input: str | list[dict[str, Any]]
+    input: str | Messages
     instructions: str | None = None
     max_output_tokens: Limit | None = None
     max_tool_calls: Limit | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = True
     text: TextConfig | None = None

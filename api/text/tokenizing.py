@@ -171,6 +171,9 @@ class TextCodec:
         try:
             render = self.tokenizer.apply_chat_template
             return str(render(list(messages), tokenize=False, **template))
+        except RecursionError as error:
+            why = "the messages or tools are nested too deeply for the chat template"
+            raise BadRequest(why, "messages") from error
         except Exception as error:  # a template may raise anything, also on purpose
             raise BadRequest(f"the chat template refuses: {error}", "messages") from error
 

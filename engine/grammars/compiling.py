@@ -15,8 +15,9 @@ from time import monotonic
 from llguidance import LLMatcher
 
 from engine.errors import GrammarRefused
+from engine.grammars.explaining import reason, reason_of, refusal
 from engine.grammars.matching import CompiledGrammar, GrammarMatcher
-from engine.grammars.sources import limits, reason, to_llguidance
+from engine.grammars.sources import limits, to_llguidance
 from engine.grammars.vocabulary import GrammarVocabulary, load_vocabulary
 from engine.request import Grammar
 
@@ -123,10 +124,10 @@ def compiled(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar
     try:
         written = to_llguidance(grammar, find)
     except (ValueError, RecursionError) as error:
-        raise GrammarRefused(f"{grammar.kind}: {reason(str(error))}") from error
+        raise GrammarRefused(f"{grammar.kind}: {reason_of(error)}") from error
     matcher = LLMatcher(vocabulary.tokenizer, written, log_level=0, limits=limits())
     if matcher.is_error():
-        raise GrammarRefused(f"{grammar.kind}: {reason(matcher.get_error())}")
+        raise GrammarRefused(refusal(grammar, matcher.get_error(), limits()))
     begun = CompiledGrammar(matcher, vocabulary.text | vocabulary.token_set(named))
     if failure := GrammarMatcher(begun, vocabulary, frozenset(), matcher.deep_copy).begin():
         raise GrammarRefused(f"{grammar.kind}: {reason(failure)}")

@@ -15,13 +15,13 @@ from llguidance import LLMatcher, LLTokenizer
 
 from engine.errors import GrammarRefused
 from engine.grammars.byte_tokens import END, byte_tokenizer
-from engine.grammars.sources import limits, reason, to_llguidance
+from engine.grammars.explaining import reason_of, refusal
+from engine.grammars.sources import limits, to_llguidance
 from engine.request import Grammar
 
 MOST_MEMORY_BYTES = 4 << 30
 LONGEST_CHECK_S = 3
 TRIED = 8
-NO_WAY = ("", "NoExtension", "NoExtensionBias")  # llguidance's names for a dead end
 
 
 def examine(grammar: Grammar, tokenizer: LLTokenizer) -> None:
@@ -35,16 +35,14 @@ def examine(grammar: Grammar, tokenizer: LLTokenizer) -> None:
         if tried.consume_token(way) and len(_ways(tried)):
             return
         matcher = tried
-    said = reason(matcher.get_error())
-    nothing = "no text is allowed" if said in NO_WAY else said
-    raise GrammarRefused(f"{grammar.kind}: {nothing}")
+    raise GrammarRefused(refusal(grammar, matcher.get_error(), limits()))
 
 
 def _written(grammar: Grammar) -> str:
     try:
         return to_llguidance(grammar)
     except (ValueError, RecursionError) as error:
-        raise GrammarRefused(f"{grammar.kind}: {reason(str(error))}") from error
+        raise GrammarRefused(f"{grammar.kind}: {reason_of(error)}") from error
 
 
 def _ways(matcher: LLMatcher) -> Sequence[int]:

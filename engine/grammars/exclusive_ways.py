@@ -84,10 +84,11 @@ def _target(way: object, root: object) -> object:
     path = way.get("$ref")
     if not isinstance(path, str) or not path.startswith(HERE):
         return way
-    return reduce(_member, path.removeprefix(HERE).split("/"), root)
+    return reduce(member, path.removeprefix(HERE).split("/"), root)
 
 
-def _member(found: object, name: str) -> object:
+def member(found: object, name: str) -> object:
+    """What a step of a reference leads to; None: nothing."""
     if isinstance(found, list):
         return found[int(name)] if INDEX.fullmatch(name) and int(name) < len(found) else None
     return found.get(name) if isinstance(found, Mapping) else None

@@ -23,6 +23,7 @@ from llguidance import LLMatcher, LLParserLimits
 from engine.errors import GrammarRefused
 from engine.grammars.checking import too_long
 from engine.grammars.exclusive_ways import with_exclusive_ways
+from engine.grammars.explaining import TOO_DEEP, is_too_deep, reason_of
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
 from engine.grammars.numbers import with_exact_numbers
@@ -39,7 +40,6 @@ from engine.request import Grammar
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-LONGEST_REASON = 300
 MOST_CHOICES = 10_000
 ANY_OBJECT = '{"type": "object"}'
 LEXER_FUEL, STEP_FUEL, STEP_ITEMS = 500_000, 200_000, 50_000
@@ -63,8 +63,8 @@ def to_llguidance(grammar: Grammar, find: Find = no_token) -> str:
     for invalid syntax.
     """
     source = grammar.source
-    if reason := too_long(grammar):
-        raise GrammarRefused(reason)
+    if why := too_long(grammar):
+        raise GrammarRefused(why)
     if "\0" in source:
         raise GrammarRefused(f"{grammar.kind} has a null character")
     if grammar.kind == "structural_tag":
@@ -82,6 +82,8 @@ def _json(source: str) -> str:
         return LLMatcher.grammar_from_json_schema(source)
     if not isinstance(schema, dict):
         raise GrammarRefused("json_schema must be an object or a boolean")
+    if is_too_deep(schema):
+        raise GrammarRefused(f"json_schema: {TOO_DEEP}")
     plain = with_exact_numbers(with_exclusive_ways(without_annotations(schema)))
     if plain != schema:
         source = json.dumps(plain)
@@ -98,18 +100,14 @@ def _lark(grammar: Grammar) -> str:
     return f"start: ANSWER\nANSWER: {answer}\n"
 
 
-def reason(said: str) -> str:
-    """A library's error as one line of bounded length."""
-    line = " ".join(said.replace("<non-verbose/>", "").split())
-    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
-
-
 def read_json(source: str, kind: str) -> Any:  # noqa: ANN401 - JSON of any shape
     """Parse JSON; raises GrammarRefused if it is invalid."""
     try:
         return json.loads(source)
-    except (ValueError, RecursionError) as error:
-        raise GrammarRefused(f"{kind} is not valid JSON: {reason(str(error))}") from error
+    except RecursionError as error:
+        raise GrammarRefused(f"{kind}: {TOO_DEEP}") from error
+    except ValueError as error:
+        raise GrammarRefused(f"{kind} is not valid JSON: {reason_of(error)}") from error
 
 
 def _choice(source: str) -> str:

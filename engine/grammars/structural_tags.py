@@ -189,7 +189,9 @@ def read_structural_tag(source: str) -> Format:
         if given.format is not None:
             return given.format
         return TriggeredTags(given.triggers, tuple(map(_tag_of, given.structures or ())))
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+    except RecursionError as error:
+        raise GrammarRefused("structural_tag: formats too deep within each other") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise GrammarRefused(f"structural_tag: {error}") from error
 
 

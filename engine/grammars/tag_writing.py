@@ -10,6 +10,7 @@ from llguidance import LLMatcher
 
 from engine.errors import GrammarRefused
 from engine.grammars.exclusive_ways import with_exclusive_ways
+from engine.grammars.explaining import TOO_DEEP, is_too_deep
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
 from engine.grammars.numbers import with_exact_numbers
@@ -129,6 +130,8 @@ class _Writer:
         if one.style != "json" or one.any_order:
             raise GrammarRefused("structural_tag: style and any_order are not supported")
         schema = one.json_schema
+        if is_too_deep(schema):
+            raise GrammarRefused(f"structural_tag: a schema's {TOO_DEEP}")
         if isinstance(schema, dict):
             plain = with_exact_numbers(with_exclusive_ways(without_annotations(schema)))
             schema = {OPTIONS: {"whitespace_pattern": WHITESPACE}} | plain

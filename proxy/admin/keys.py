@@ -20,6 +20,13 @@ from proxy.admission.limits import ApiCaller, KeyLimits
 Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Secret = Annotated[str, Meta(pattern="^[!-~]{1,512}$")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+PATTERNS = {
+    "name": "1 to 64 letters, digits, dots, dashes or underscores, of which the first is a "
+    "letter or a digit",
+    "key": "1 to 512 printable ASCII characters without spaces",
+    "sha256": "64 hexadecimal digits in lower case",
+}
+"""What a field has to be, where msgspec would show a regular expression."""
 ADMIN = "admin"
 SHARED = "max_requests", "max_tokens", "max_queued"  # a minute's are: proxy/workers/rates.py
 
@@ -102,13 +109,21 @@ def read_keys(
         plain = msgspec.json.decode(data) if is_json else tomllib.loads(data.decode())
         entries = msgspec.convert(plain, _File).keys
     except (tomllib.TOMLDecodeError, *UNREADABLE) as error:
-        raise MalformedKeys(str(explained(error))) from error
+        raise MalformedKeys(_why(error)) from error
     names = [entry.name for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise MalformedKeys(f"keys: there are two of the name {twice}")
     if theirs := next((name for name in names if name in taken), None):
         raise MalformedKeys(f"keys: {theirs} is the name of one that --api-key gives")
     return KeyRing.of(_key(entry, parts) for entry in entries)
+
+
+def _why(error: Exception) -> str:
+    told = explained(error)
+    name = (told.param or "").rpartition(".")[2]
+    if " matching regex " in str(told) and name in PATTERNS:
+        return f"{told.param}: expected {PATTERNS[name]}"
+    return str(told)
 
 
 def _find(keys: Mapping[bytes, Key], given: str) -> ApiCaller | None:

@@ -213,7 +213,7 @@ class Admission:
             long = f"{len(self.queue) - 1} requests are in line"
             return QueueFull(f"Overloaded: {long} already", wait_s)
         if entry.deadline is not None and now + wait_s > entry.deadline:
-            late = f"a wait of {wait_s:.1f} s is longer than the request has time"
+            late = f"a wait of {wait_s:.1f} s is longer than the time that the request has left"
             return QueueWaitTooLong(f"Overloaded: {late}", now + wait_s - entry.deadline)
         return None
 

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from api.gate import (
-    TOO_LONG,
     AdmissionRequest,
     AdmittedRequest,
+    Deadline,
     DeadlineExceeded,
     UncountedRequest,
 )
@@ -54,7 +54,7 @@ class _AdmittedPass:
 
     gate: "AdmissionGate"
     entry: QueueEntry
-    deadline: float | None
+    deadline: Deadline | None
 
     def record_tokens(self, tokens: int, choice: int = 0) -> None:
         """See AdmittedRequest."""
@@ -84,12 +84,11 @@ class AdmissionGate:
         own = admission.limits_of(who)
         exchange = current.get() or HttpExchange(self.clock())
         exchange.tokenized = self.clock()
-        timeout_s = self._left_s(visit, exchange)
-        deadline = None if timeout_s is None else _now() + timeout_s
+        deadline = self._deadline(visit, exchange)
         entry = None
         if own != NO_LIMITS or not admission.limits.none:
-            entry = self._entry(visit, who.name, own, timeout_s)
-            await self._await_turn(entry)
+            entry = self._entry(visit, who.name, own, deadline)
+            await self._await_turn(entry, deadline)
             exchange.admitted = self.clock()
         try:
             yield _AdmittedPass(self, entry, deadline) if entry else UncountedRequest(deadline)
@@ -119,13 +118,16 @@ class AdmissionGate:
             if self._waiting:
                 self._admit()
 
-    def _left_s(self, visit: AdmissionRequest, exchange: HttpExchange) -> float | None:
-        """Seconds left of its timeout, which counts from when the request was received."""
-        timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
-        return None if timeout_s is None else timeout_s - (self.clock() - exchange.received)
+    def _deadline(self, visit: AdmissionRequest, exchange: HttpExchange) -> Deadline | None:
+        """The end of its timeout, which counts from when the request was received."""
+        own = visit.timeout_s is not None
+        if (timeout_s := visit.timeout_s if own else self.timeout_s) is None:
+            return None
+        left_s = timeout_s - (self.clock() - exchange.received)
+        return Deadline(_now() + left_s, timeout_s, own)
 
     def _entry(
-        self, visit: AdmissionRequest, name: str, limits: KeyLimits, timeout_s: float | None
+        self, visit: AdmissionRequest, name: str, limits: KeyLimits, deadline: Deadline | None
     ) -> QueueEntry:
         least = limits.min_priority
         return QueueEntry(
@@ -135,34 +137,35 @@ class AdmissionGate:
             visit.prompt_tokens + self.admission.estimate(name, visit.max_tokens),
             visit.choices,
             visit.priority if least is None else max(visit.priority, least),
-            None if timeout_s is None else self.clock() + timeout_s,
+            None if deadline is None else self.clock() + deadline.at - _now(),
             model=visit.model if self.admission.limits.of_nodes else None,
             pooled=not visit.max_tokens,
         )
 
-    async def _await_turn(self, entry: QueueEntry) -> None:
+    async def _await_turn(self, entry: QueueEntry, deadline: Deadline | None) -> None:
         now = self.clock()
         self._wake(self.admission.arrive(entry, now=now, nodes=self._count))
         try:
             if entry.began is None:
                 self.admission.check_wait(entry, now=now, nodes=self._count)
-                await self._wait(entry)
+                await self._wait(entry, deadline)
         except BaseException:
             self._give_up(entry)
             raise
         finally:
             self.waits.add(self.clock() - now)
 
-    async def _wait(self, entry: QueueEntry) -> None:
+    async def _wait(self, entry: QueueEntry, deadline: Deadline | None) -> None:
         woken = self._waiting[entry] = asyncio.get_running_loop().create_future()
-        left_s = None if entry.deadline is None else entry.deadline - self.clock()
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout_at(deadline.at if deadline else None):
                 await woken
         except TimeoutError:
+            assert deadline is not None
             self.admission.refused[QueueWaitTooLong.reason] += 1
             wait_s = self.admission.wait_s(entry, self._count(entry.model)) or 0.0
-            raise QueueWaitTooLong("Overloaded: its time was over in line", wait_s) from None
+            why = f"the request was still in line after {deadline.allowed}"
+            raise QueueWaitTooLong(f"Overloaded: {why}", wait_s) from None
         finally:
             del self._waiting[entry]
 
@@ -209,11 +212,13 @@ class GatedEmbedder:
         count, model = len(requests), requests[0].model
         visit = AdmissionRequest(tokens, 0, choices=count, priority=urgent, model=model)
         async with self.gate.enter(visit) as let_in:
+            deadline = let_in.deadline
             try:
-                async with asyncio.timeout_at(let_in.deadline):
+                async with asyncio.timeout_at(deadline.at if deadline else None):
                     pooled = await self.embedder.embed(requests)
             except TimeoutError:
-                raise DeadlineExceeded(TOO_LONG) from None
+                assert deadline is not None
+                raise deadline.exceeded() from None
             let_in.record_tokens(0)
             return pooled
 

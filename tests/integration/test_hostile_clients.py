@@ -248,6 +248,20 @@ async def test_noise_behind_a_request_ends_its_answer_and_nobody_elses() -> None
         other.close()
 
 
+@pytest.mark.parametrize("begin", ["FOO /v1/models", "get /v1/models", "CONNECT a.b:443"])
+async def test_an_unknown_method_is_refused_by_its_name(begin: str) -> None:
+    async with door() as (address, limiter, _):
+        client = await connect(address)
+        await client.send(begin.encode() + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+        said = await client.rest()
+        assert said.startswith(b"HTTP/1.1 501 Not Implemented\r\n")
+        assert (
+            f'"{begin.split()[0]} is no method of HTTP that this server knows"'.encode() in said
+        )
+        assert limiter.refused == {"unknown_method": 1}
+        client.close()
+
+
 async def test_a_client_that_closes_its_half_has_left() -> None:
     async with door() as (address, limiter, generator):
         client = await connect(address)

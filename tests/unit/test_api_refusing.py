@@ -1,13 +1,23 @@
 """What a body must not say, and how the client is told."""
 
 import re
+from collections.abc import Mapping
 
+import msgspec
 import pytest
 
-from api.bodies import read_chat, read_completion
+from api.bodies import (
+    MOST_BRACKETS,
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    read_chat,
+    read_completion,
+)
 from api.errors import BadRequest, ContextTooLong, ModelNotFound, NoTokenizer
+from api.out_of_range import LARGEST_SEARCHED
 from api.served import ServedModel, read_leg_params
 from api.text_requests import MOST_CALLS
+from api.wire import TOO_DEEP
 from tests.fakes.asking import Fields, chat, complete
 
 
@@ -203,3 +213,51 @@ async def test_what_a_field_may_be_is_told(fields: Fields, said: str) -> None:
 def test_what_is_wrong_with_bytes_is_told(body: bytes, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         read_chat(body)
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "number"),
+    [
+        (b'{"temperature": 1e999}', "temperature", "1e999"),
+        (b'{"messages": [{"x": {"y": [0, -1e999]}}]}', "messages[0].x.y[1]", "-1e999"),
+        (b'{"a": "1e999", "logit_bias": {"1": 2, "5": 1e400}}', "logit_bias.5", "1e400"),
+    ],
+)
+def test_a_number_out_of_range_is_named(data: bytes, field: str, number: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        read_chat(data)
+    assert str(refused.value) == f"{field}: the number {number} is out of range"
+    assert refused.value.param == field
+
+
+def test_a_large_body_is_not_searched_for_a_number() -> None:
+    large = b'{"a": "%b", "b": 1e999}' % (b"a" * LARGEST_SEARCHED)
+    with pytest.raises(BadRequest, match="Number out of range"):
+        read_chat(large)
+    with pytest.raises(BadRequest, match="Number out of range"):
+        read_chat(b"[1e999]")
+
+
+def test_a_body_that_is_nested_too_deeply_is_told_so() -> None:
+    for inner in (b"[" * 2000 + b"]" * 2000, b'{"a":' * 2000 + b"1" + b"}" * 2000):
+        with pytest.raises(BadRequest) as refused:
+            read_chat(b'{"messages": %b}' % inner)
+        assert str(refused.value) == f"The body is nested too deeply: {TOO_DEEP}"
+
+
+def test_lists_that_would_hold_up_everybody_are_refused() -> None:
+    message, tool = {"role": "user", "content": "a"}, {"type": "function"}
+    read_chat(msgspec.json.encode({"messages": [message] * MOST_MESSAGES}))
+    many: Mapping[str, object] = {"messages": [message] * (MOST_MESSAGES + 1)}
+    with pytest.raises(BadRequest, match="messages: Expected `array` of length <= 20000"):
+        read_chat(msgspec.json.encode(many))
+    many = {"messages": [message], "tools": [tool] * (MOST_TOOLS + 1)}
+    with pytest.raises(BadRequest, match="tools: Expected `array` of length <= 4096"):
+        read_chat(msgspec.json.encode(many))
+
+
+def test_a_body_of_brackets_is_refused_before_it_is_parsed() -> None:
+    kept = b'{"messages": [], "x": [%b[]]}' % (b"[]," * (MOST_BRACKETS - 4))
+    assert read_chat(kept).messages == []
+    with pytest.raises(BadRequest, match="more than 500000 opening brackets"):
+        read_chat(b'{"messages": [], "x": [%b[]]}' % (b"[]," * MOST_BRACKETS))

@@ -73,9 +73,12 @@ def test_no_key_is_in_what_can_be_logged() -> None:
         ("[[keys]]", "name"),
         ('[[keys]]\nname = "a"', "a needs either key or sha256"),
         (f'[[keys]]\nname = "a"\nkey = "{SECRET}"\nsha256 = "{DIGEST}"', "either key or"),
-        (f'[[keys]]\nname = "a"\nkey = "{SECRET} "', "key"),
-        (f'[[keys]]\nname = "a b"\nkey = "{SECRET}"', "name"),
-        (f'[[keys]]\nname = "a"\nsha256 = "{SECRET}"', "sha256"),
+        (
+            f'[[keys]]\nname = "a"\nkey = "{SECRET} "',
+            "keys[0].key: expected 1 to 512",
+        ),
+        (f'[[keys]]\nname = "a b"\nkey = "{SECRET}"', "keys[0].name: expected 1 to 64"),
+        (f'[[keys]]\nname = "a"\nsha256 = "{SECRET}"', "keys[0].sha256: expected 64 hex"),
         (f'[[keys]]\nname = "a"\nkey = "{SECRET}"\nlimit = 3', "limit"),
         (
             f'[[keys]]\nname = "a"\nkey = "{SECRET}"\nlimits = {{ max_requests = 0 }}',

@@ -15,7 +15,7 @@ from api.answering import Answer
 from api.bodies import PdserveOptions
 from api.choices import TextPiece
 from api.endpoints import HttpCall, TextEndpoints
-from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
+from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest, Deadline
 from api.generator import PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.logprobs import LogprobFormatter
 from api.reasoning.formats import ReasoningParser
@@ -113,7 +113,7 @@ async def test_tokens_that_are_tapped_count() -> None:
     charged = list[int]()
 
     class Counting:
-        deadline: float | None = None
+        deadline: Deadline | None = None
 
         def record_tokens(self, tokens: int, choice: int = 0) -> None:
             del choice

@@ -256,3 +256,15 @@ async def test_messages_hold_what_they_say_is_strict(more: dict[str, Any], holds
         chat_of_messages(body), "id", 1
     )
     assert (held(asked) is not None) == holds
+
+
+@pytest.mark.parametrize(
+    "form", [{"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {}]
+)
+async def test_a_schema_is_refused_by_a_place_of_its_own(form: dict[str, Any]) -> None:
+    ways = {"oneOf": [{"type": "string"}, {"type": "string"}]}
+    schema = {"type": "object", "properties": {"a": ways}, "required": ["a"]}
+    with pytest.raises(BadRequest) as refused:
+        await chat({"tools": [strict("f", schema)], **form}, door=door())
+    assert str(refused.value).startswith("json_schema: #/properties/a/oneOf: its ways overlap")
+    assert refused.value.param == "tools[0].function.parameters"

@@ -10,7 +10,7 @@ import pytest
 from api.answering import Answer
 from api.completions import CompletionFormat
 from api.envelopes import AnswerWriter
-from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
+from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest, Deadline
 from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.logprobs import LogprobFormatter
 from api.sse import event_stream
@@ -128,7 +128,7 @@ async def test_who_is_let_in_is_charged_for_what_is_tapped() -> None:
 
     @dataclass
     class Counting:
-        deadline: float | None = None
+        deadline: Deadline | None = None
 
         def record_tokens(self, tokens: int, choice: int = 0) -> None:
             charged.append(tokens)

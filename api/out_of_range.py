@@ -1,0 +1,46 @@
+"""Finds the number of a JSON body that is too large to be read. Pure.
+
+msgspec says where it stands only by the numbers of elements: an object's key is unknown.
+"""
+
+import re
+
+import msgspec
+
+OUT_OF_RANGE = "Number out of range"
+STEP = re.compile(r"\[(\.\.\.|[0-9]+)\]")
+LARGEST_SEARCHED = 1 << 20  # bytes of a body: it is read once for each level
+LONGEST_SHOWN = 40
+
+
+def number_out_of_range(data: bytes, said: str) -> tuple[str, str] | None:
+    """The field and what is wrong with it, if this is what msgspec `said`, and it is found."""
+    if not said.startswith(OUT_OF_RANGE) or len(data) > LARGEST_SEARCHED:
+        return None
+    path, found = "", data
+    if not data.lstrip().startswith(b"{"):
+        return None
+    for step in STEP.findall(said):
+        inner = _bad_member(found) if step == "..." else _element(found, int(step))
+        if inner is None:
+            return None
+        name, found = inner
+        path += name
+    shown = found.decode()
+    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+    path = path.removeprefix(".")
+    return path, f"{path}: the number {shown} is out of range"
+
+
+def _bad_member(data: bytes) -> tuple[str, bytes] | None:
+    for name, value in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
+        try:
+            msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return f".{name}", bytes(value)
+    return None
+
+
+def _element(data: bytes, number: int) -> tuple[str, bytes]:
+    values = msgspec.json.decode(data, type=list[msgspec.Raw])
+    return f"[{number}]", bytes(values[number])
