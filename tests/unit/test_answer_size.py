@@ -2,7 +2,9 @@
 
 import pytest
 
-from engine.request import PoolingRequest, PoolingTask, Request, RequestId, Sampling
+from api.generated import encode_event
+from api.generator import PromptEvent
+from engine.request import Logprob, PoolingRequest, PoolingTask, Request, RequestId, Sampling
 from proxy.nodes.answer_size import (
     LARGEST_VOCABULARY,
     LEAST_LIMIT,
@@ -31,6 +33,16 @@ PLAIN = LEAST_LIMIT + 5 * TOKEN_BYTES + 3 * PROMPT_TOKEN_BYTES
 def test_the_limit_grows_with_what_was_asked_for(sampling: Sampling, more: int) -> None:
     request = Request(RequestId("r"), PROMPT, sampling)
     assert longest_answer(request) == PLAIN + more
+
+
+def test_a_long_prompt_s_scores_are_no_broken_answer() -> None:
+    """They come as one event, of 27 MiB for 20,000 tokens: more than the least limit."""
+    prompt, tokens = (7,) * 100, range(10**5, 10**5 + 21)
+    place = tuple(Logprob(token, -12.345678901234, token) for token in tokens)
+    request = Request(RequestId("r"), prompt, Sampling(1, prompt_logprobs=20))
+    event = PromptEvent(0, (place,) * len(prompt))
+    frame = encode_event(request.request_id, event)
+    assert len(frame) < longest_answer(request) - LEAST_LIMIT
 
 
 def test_tokens_that_were_generated_are_part_of_the_prompt() -> None:
