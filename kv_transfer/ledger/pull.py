@@ -43,6 +43,7 @@ class Pull:
     skip: int = 0  # blocks of ours that need no read
     ordered: int = 0  # slots (mapping.py) whose read was started, or that need none
     in_flight: int = 0  # reads
+    left: bool = False  # to another sink, as its source was told
     sealed: Sealed | None = None
     error: TransferError | None = None
     looked_at: float = -math.inf
@@ -89,11 +90,15 @@ class Pull:
         return Look(self.ticket.ticket_id, self.ticket.engine_id, known, self.number)
 
     def abandon(self) -> Abandon:
-        """The Abandon to send: the KV is no longer wanted."""
-        return Abandon(*self._names)
+        """The Abandon to send: the KV is no longer wanted. Of a pull that was left the source
+        takes no further word, so this one is of none.
+        """
+        key, offer_id, number = self._names
+        return Abandon(key, offer_id, None if self.left else number)
 
     def leave(self) -> Leave:
         """The Leave to send: another sink may have the KV."""
+        self.left = True
         return Leave(*self._names)
 
     @property

@@ -8,9 +8,10 @@ from api.generated import DONE
 from api.generator import Event, Tap
 from api.wire import WireError
 from discovery.node import Node
-from proxy.nodes.connection import NodeConnection, ReplyTimeouts
+from proxy.nodes.connection import NodeConnection
 from proxy.nodes.connection_pool import NO_HEADERS, ConnectionPool
 from proxy.nodes.failures import CALL_ERRORS, failure_of_error, failure_of_status
+from proxy.nodes.patience import ReplyTimeouts
 from proxy.nodes.reading import LegReader
 from proxy.nodes.sse import SseSplitter
 
@@ -65,6 +66,14 @@ async def check_status(node: Node, response: NodeConnection) -> NodeConnection:
         raise failure_of_status(node, response.status, await response.read(LONGEST_REFUSAL))
 
 
+async def read_whole(response: NodeConnection, most: int) -> bytes:
+    """The whole body; raises WireError beyond `most` bytes."""
+    data = await response.read(most + 1)
+    if len(data) > most:
+        raise WireError(f"an answer of more than {most} bytes")
+    return data
+
+
 @dataclass(slots=True)
 class Reply:
     """The events of a reply with status 200, polled without waiting. Owns its connection.
@@ -77,9 +86,13 @@ class Reply:
     ending_s: float
     event: Event | None = None  # the next; None at the end
     _pending: Iterator[Event] | None = None  # events that were read but not taken
-    _splitter: SseSplitter = field(default_factory=SseSplitter)
+    _splitter: SseSplitter = field(init=False)
     _body: bytearray = field(default_factory=bytearray)
     _over: bool = False
+
+    def __post_init__(self) -> None:
+        """What an event may be long depends on what was asked."""
+        self._splitter = SseSplitter(self.reader.longest)
 
     def ready(self) -> bool:
         """Whether the next event is there, or the end; raises CALL_ERRORS."""
@@ -134,8 +147,13 @@ class Reply:
             return self._whole(data)
         if not data:
             raise WireError("the stream broke off")
-        return self._splitter.feed(data)
+        frames = self._splitter.feed(data)
+        if frames or self._splitter.any_ended:
+            self.connection.note_progress(self._splitter.num_held)
+        return frames
 
     def _whole(self, data: bytes) -> Sequence[bytes]:
         self._body += data
+        if len(self._body) > self.reader.longest:
+            raise WireError(f"an answer of more than {self.reader.longest} bytes")
         return () if data else [bytes(self._body), DONE]

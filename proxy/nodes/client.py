@@ -14,11 +14,12 @@ from engine.request import PoolingRequest, Request
 from proxy.errors import Cause, NodeFailed
 from proxy.foreign.bodies import GENERATE
 from proxy.foreign.vllm_nodes import VllmNodes
-from proxy.nodes.calling import ENDING_S, NodeRequest
-from proxy.nodes.connection import ReplyTimeouts
+from proxy.nodes.answer_size import longest_vectors
+from proxy.nodes.calling import ENDING_S, NodeRequest, read_whole
 from proxy.nodes.connection_pool import NO_HEADERS, ConnectionPool
 from proxy.nodes.failures import CALL_ERRORS, failure_of_error
 from proxy.nodes.leg import HttpLeg
+from proxy.nodes.patience import ReplyTimeouts
 from proxy.nodes.reading import LegReader
 from proxy.nodes.session import bearer_header
 from proxy.nodes.vllm import VllmClient
@@ -26,6 +27,7 @@ from proxy.nodes.vllm import VllmClient
 FIRST_SIGN_S = 10.0  # our nodes send a reply's head within 4 s, whatever else they do
 SILENCE_S = 10.0  # and a keep-alive every 2 s from then on
 POOLING_S = 600.0  # our nodes send nothing while they pool
+PART_S = 30.0  # how long a vLLM node may take for the rest of what it has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class HttpNodeClient:
     connections: ConnectionPool
     silence_s: float = SILENCE_S
     foreign_silence_s: float | None = None  # None: no limit
+    foreign_part_s: float = PART_S
     first_sign_s: float = FIRST_SIGN_S
     ending_s: float = ENDING_S
     vllm_nodes: VllmNodes = field(default_factory=VllmNodes)
@@ -53,7 +56,7 @@ class HttpNodeClient:
             parts = self.connections, self.vllm_nodes, self._foreign_timeouts, self.ending_s
             key = bearer_header(self.foreign_key)
             return VllmClient(*parts, key).generate(node, request, leg)
-        reader = LegReader(leg.hold, True, request.sampling.max_tokens - len(request.generated))
+        reader = LegReader.of(request, leg, ours=True)
         call = NodeRequest(
             GENERATE,
             encode_call(NodeCall(request, leg, compact=True)),
@@ -75,7 +78,8 @@ class HttpNodeClient:
         call = NodeRequest(PATH, body, patience, key)
         try:
             with closing(await call.send_checked(self.connections, node)) as response:
-                return decode_pooled(await response.read(), requests)
+                said = await read_whole(response, longest_vectors(requests))
+                return decode_pooled(said, requests)
         except CALL_ERRORS as error:
             raise failure_of_error(node, error) from error
 
@@ -89,7 +93,7 @@ class HttpNodeClient:
 
     @property
     def _foreign_timeouts(self) -> ReplyTimeouts:
-        """vLLM nodes may send nothing while they work."""
+        """vLLM nodes may send nothing while they work, and write their answers at once."""
         told = self.foreign_silence_s
         silence_s = math.inf if told is None else told
-        return ReplyTimeouts(silence_s, silence_s)
+        return ReplyTimeouts(silence_s, silence_s, self.foreign_part_s)

@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import httptools
@@ -20,21 +19,11 @@ from proxy.nodes.connection_errors import (
     MalformedReply,
     SilenceTimeout,
 )
+from proxy.nodes.patience import ProgressWatch, ReplyTimeouts
 
 MOST_UNREAD = 64 << 10  # beyond this the socket is not read
 MOST_AT_ONCE = 64 << 10
 LONGEST_HEAD = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyTimeouts:
-    """Seconds without a byte from the node: until the reply's head, and from then on.
-
-    `math.inf` sets no timer: only the loss of the connection ends such a wait.
-    """
-
-    head_s: float
-    silence_s: float
 
 
 class NodeConnection(asyncio.Protocol):
@@ -49,7 +38,7 @@ class NodeConnection(asyncio.Protocol):
         self.free_since = 0.0
         self._transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)  # of one reply after another
-        self._patience: ReplyTimeouts
+        self._watch: ProgressWatch
         self._give_back = give_back
         self._loop = asyncio.get_running_loop()
         self._parts: deque[bytes] = deque()
@@ -89,7 +78,7 @@ class NodeConnection(asyncio.Protocol):
             self._error = ConnectionClosed("the node hung up")
             return
         self._transport.write(request)
-        self._timer = self._start_timer(self._silence_limit_s)
+        self._start_timer(patience.head_s)
 
     def head_arrived(self) -> bool:
         """Whether the reply's head is there; raises the errors of `connection_errors.py`."""
@@ -106,9 +95,14 @@ class NodeConnection(asyncio.Protocol):
             return None
         data = self._take_parts()
         if self._paused and self._unread <= MOST_UNREAD and not self.lost:
-            self._paused, self._last_data_at = False, self._loop.time()
+            self._paused = False
+            self.note_progress()
             self._transport.resume_reading()
         return data
+
+    def note_progress(self, more: int = 0) -> None:
+        """What was read ends an event or a comment, and has so many bytes behind it."""
+        self._watch.note_progress(self._loop.time(), more)
 
     async def wait(self) -> None:
         """Wait until anything has happened."""
@@ -161,16 +155,21 @@ class NodeConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self._last_data_at = self._loop.time()
         if self.complete:  # bytes without a request
             self.hang_up()
             return
+        now, had_head = self._loop.time(), self.status > 0
+        self._watch.note_data(len(data), now)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(MalformedReply(str(error)))
             return
         self._received += len(data)
+        if self.status and not had_head:
+            self._watch.note_head(now, self._unread)
+        if self._timer is None:
+            self._start_timer(self._watch.left_s(now, unread=False))
         if not self.status and self._received > LONGEST_HEAD:
             self._fail(MalformedReply("a head without an end"))
         elif self._unread > MOST_UNREAD and not self._paused:
@@ -202,9 +201,6 @@ class NodeConnection(asyncio.Protocol):
         """See httptools."""
         self.content_type = self._type
         self._keep_alive = self._parser.should_keep_alive()
-        self._silence_limit_s = self._patience.silence_s
-        if self._timer is None:
-            self._timer = self._start_timer(self._silence_limit_s)
         self.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
@@ -222,8 +218,7 @@ class NodeConnection(asyncio.Protocol):
         self.status, self.content_type, self.complete = 0, "", False
         self._parts, self._unread, self._paused, self._error = deque(), 0, False, None
         self._type, self._framed, self._keep_alive, self._received = "", False, False, 0
-        self._patience, self._silence_limit_s = patience, patience.head_s
-        self._last_data_at = self._loop.time()
+        self._watch = ProgressWatch(patience, self._loop.time())
 
     def _take_parts(self) -> bytes:
         """Nearly always all that has come, in one part."""
@@ -268,17 +263,16 @@ class NodeConnection(asyncio.Protocol):
         self.hang_up()
         self._wake()
 
-    def _start_timer(self, seconds: float) -> asyncio.TimerHandle | None:
-        return (
-            None if seconds == math.inf else self._loop.call_later(seconds, self._check_silence)
-        )
+    def _start_timer(self, seconds: float) -> None:
+        unlimited = seconds == math.inf
+        self._timer = None if unlimited else self._loop.call_later(seconds, self._check_silence)
 
     def _check_silence(self) -> None:
         """The timer of a call: fail it after too long a silence, or set the timer again."""
         if self._paused:
-            self._last_data_at = self._loop.time()  # no byte can come
-        left = self._last_data_at + self._silence_limit_s - self._loop.time()
+            self.note_progress()  # no byte can come
+        left = self._watch.left_s(self._loop.time(), unread=bool(self._parts))
         if left > 0:
-            self._timer = self._start_timer(left)
+            self._start_timer(left)
         elif not self.complete:
             self._fail(SilenceTimeout("silent for too long"))

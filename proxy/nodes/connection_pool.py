@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from discovery.address import parse_address
-from proxy.nodes.connection import NodeConnection, ReplyTimeouts
+from proxy.nodes.connection import NodeConnection
 from proxy.nodes.connection_errors import ConnectionClosed, HostGone, NoConnection
+from proxy.nodes.patience import ReplyTimeouts
 
 KEEPALIVE_S = 4.0  # less than uvicorn's usual 5 s: the server rarely hangs up first
 CONNECT_S = 3.0

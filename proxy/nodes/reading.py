@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from api.generated import decode_event
-from api.generator import EndEvent, Event, FailedEvent, StageEvent, TicketEvent, TokenEvent
+from api.generator import (
+    EndEvent,
+    Event,
+    FailedEvent,
+    Leg,
+    StageEvent,
+    TicketEvent,
+    TokenEvent,
+)
 from api.wire import WireError
-from engine.request import FinishReason
+from engine.request import FinishReason, Request
+from proxy.nodes.answer_size import LEAST_LIMIT, longest_answer
 
 LONGEST_TOKEN = 10  # digits; a frame with more is parsed
 
@@ -22,12 +31,19 @@ class LegReader:
     hold: bool
     ours: bool
     wanted: int  # tokens that are missing from the answer
+    longest: int = LEAST_LIMIT  # bytes of one frame
     decode: Callable[[bytes], Sequence[Event]] = decode_event
     over: bool = False
     _tokens: int = 0  # of a leg that holds
     _ticket: bool = False
     # bytes around the token in the first frame of one token
     _token_frame: tuple[bytes, bytes] | None = None
+
+    @classmethod
+    def of(cls, request: Request, leg: Leg, *, ours: bool) -> "LegReader":
+        """For the answer to this call."""
+        wanted = request.sampling.max_tokens - len(request.generated)
+        return cls(leg.hold, ours, wanted, longest_answer(request))
 
     def read_plain_tokens(self, frames: Sequence[bytes]) -> TokenEvent | None:
         """The fast path: tokens of frames that differ from an earlier one only in the token.
@@ -97,6 +113,8 @@ class LegReader:
         if self.hold and not self.ours:
             whole = event.finish is not FinishReason.LENGTH or self._tokens >= self.wanted
             return event if event.finish and whole else None
+        if not self.ours and self._tokens > self.wanted:
+            raise WireError(f"more than the {self.wanted} tokens that were asked for")
         self.over = event.finish is not None and not self.hold
         return event
 

@@ -24,14 +24,16 @@ from proxy.foreign.bodies import (
 from proxy.foreign.completions import decode_completion
 from proxy.foreign.replay import Replay
 from proxy.foreign.vllm_nodes import LegHandOver, VllmNodes
-from proxy.nodes.calling import OK, NodeRequest, check_status, read_leg
-from proxy.nodes.connection import NodeConnection, ReplyTimeouts
+from proxy.nodes.calling import OK, NodeRequest, check_status, read_leg, read_whole
+from proxy.nodes.connection import NodeConnection
 from proxy.nodes.connection_pool import ConnectionPool
 from proxy.nodes.failures import CALL_ERRORS, failure_of_error
+from proxy.nodes.patience import ReplyTimeouts
 from proxy.nodes.reading import LegReader
 
 NO_SUCH_PAGE = {404, 405}
 QUERY = "/query"
+LONGEST_QUERY = 1 << 20
 QUERY_PATIENCE = ReplyTimeouts(5.0, 5.0)
 REQUEST_ID = "X-Request-Id"
 
@@ -53,8 +55,7 @@ class VllmClient:
         if hand_over.ticket is not None:
             yield TicketEvent(hand_over.ticket)
         replay = Replay.of(node.node_id, request)
-        wanted = request.sampling.max_tokens - len(replay.request.generated)
-        reader = LegReader(leg.hold, False, wanted)
+        reader = LegReader.of(replay.request, leg, ours=False)
         leg_call = _LegCall(node, replay.request, leg, outer_id, hand_over)
         send = partial(self._send, leg_call, reader)
         try:
@@ -77,7 +78,8 @@ class VllmClient:
             call = NodeRequest(QUERY, b"", QUERY_PATIENCE)
             try:
                 with closing(await call.send(self.connections, bootstrap)) as response:
-                    said = await response.read() if response.status == OK else b""
+                    ok = response.status == OK
+                    said = await read_whole(response, LONGEST_QUERY) if ok else b""
                 self.vllm_nodes.learn_engines(node, said, now)
             except CALL_ERRORS as error:
                 raise failure_of_error(node, error) from error

@@ -105,6 +105,7 @@ async def http_cluster(
     parcels: Mapping[str, TextParcel] | None = None,
     key: bytes | None = CLUSTER_KEY.encode(),
     foreign_key: str | None = None,
+    foreign_part_s: float = PATIENCE_S,
     origins: Sequence[str] = (),
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know.
@@ -127,7 +128,9 @@ async def http_cluster(
         session = await stack.enter_async_context(open_session(foreign_key))
         lines = await stack.enter_async_context(open_connections())
         signing = Signing.of(key)
-        client = HttpNodeClient(lines, foreign_key=foreign_key, signing=signing)
+        client = HttpNodeClient(
+            lines, foreign_part_s=foreign_part_s, foreign_key=foreign_key, signing=signing
+        )
         health = Health(registry)
         planner = build_planner("round_robin", "round_robin", "never", Random(0))
         parts = registry, planner, client, health

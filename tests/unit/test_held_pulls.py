@@ -58,6 +58,18 @@ def test_who_leaves_a_ticket_says_so_and_of_which_pull(book: PullBook) -> None:
     assert said(book) == [Leave("t", pull=1)]
 
 
+def test_what_was_left_may_be_given_up_before_its_last_read_has_ended(book: PullBook) -> None:
+    """The source takes no further word of the pull that was left: this one is of none."""
+    read_id = begin(book)
+    book.release_claim(ticket(), now=0)
+    assert said(book) == [Leave("t")]
+    book.abandon(ticket(), now=0)
+    assert said(book) == [Abandon("t")]
+    book.read_done(read_id, None, now=0)
+    assert said(book) == []
+    assert isinstance(errors(book)["t"], TransferCancelled)
+
+
 def test_what_was_left_to_others_is_not_taken_from_them_if_it_came_wrong_here(
     book: PullBook,
 ) -> None:

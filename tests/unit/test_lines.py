@@ -16,7 +16,6 @@ from proxy.nodes.connection import (
     MOST_AT_ONCE,
     MOST_UNREAD,
     NodeConnection,
-    ReplyTimeouts,
 )
 from proxy.nodes.connection_errors import (
     ConnectionClosed,
@@ -26,6 +25,7 @@ from proxy.nodes.connection_errors import (
     SilenceTimeout,
 )
 from proxy.nodes.connection_pool import NO_ROOM_MS, WATCH, ConnectionPool, open_connections
+from proxy.nodes.patience import ReplyTimeouts
 from tests.fakes.raw_http import (
     CHUNKED,
     CUT,

@@ -8,8 +8,10 @@ from api.generator import EndEvent, Event, TicketEvent, TokenEvent
 from api.wire import WireError
 from engine.request import FinishReason
 from kv_transfer.ticket import KvTicket, to_params
+from proxy.nodes.answer_size import LEAST_LIMIT
 from proxy.nodes.calling import Reply
-from proxy.nodes.connection import NodeConnection, ReplyTimeouts
+from proxy.nodes.connection import NodeConnection
+from proxy.nodes.patience import ReplyTimeouts
 from proxy.nodes.reading import LegReader
 from tests.fakes.raw_http import END, SSE, answer, chunk, events
 from tests.fakes.taking import Client
@@ -34,12 +36,14 @@ class Wire(asyncio.Transport):
 class Node:
     """Says what it is told to, to a reply of its own."""
 
-    def __init__(self, *, hold: bool = False, ours: bool = True) -> None:
+    def __init__(
+        self, *, hold: bool = False, ours: bool = True, longest: int = LEAST_LIMIT
+    ) -> None:
         self.given_back = list[NodeConnection]()
         self.line = NodeConnection("h:1", self.given_back.append)
         self.line.connection_made(Wire())
         self.line.send(b"GET / HTTP/1.1\r\n\r\n", PATIENT)
-        self.reply = Reply(self.line, LegReader(hold, ours, wanted=4), ending_s=60.0)
+        self.reply = Reply(self.line, LegReader(hold, ours, 4, longest), ending_s=60.0)
 
     def say(self, *data: bytes) -> None:
         for one in data:
@@ -70,6 +74,38 @@ async def test_an_answer_that_is_not_streamed_is_one_however_it_is_cut() -> None
     assert [type(event) for event in heard] == [TicketEvent, EndEvent]
     assert end is None
     assert node.given_back == [node.line]
+
+
+@pytest.mark.parametrize("end", [b"data: {}\n\n", b": still here\n\n"])
+async def test_an_event_or_a_comment_is_progress_and_empty_lines_are_none(end: bytes) -> None:
+    node = Node()
+    node.say(SSE)
+    for data, counts in [(end[:-1], False), (end[-1:], True), (b"\n\n", False), (end, True)]:
+        node.line._watch.progress_at = 0.0
+        node.say(chunk(data))
+        assert node.events() == []
+        assert (node.line._watch.progress_at > 0) is counts
+        assert not node.line._watch._bytes or not counts
+
+
+async def test_what_has_begun_behind_an_event_counts() -> None:
+    node = Node()
+    node.say(SSE, chunk(b": still here\n\ndata: 1234567"))
+    assert node.events() == []
+    assert node.line._watch._bytes == len(b"data: 1234567")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_nothing_larger_than_an_answer_can_be_is_kept(streamed: bool) -> None:
+    node = Node(ours=False, longest=100)
+    head = SSE if streamed else answer(200, "x" * 200)[:-200]
+    node.say(head)
+    for size in (60, 37):
+        node.say(chunk(b"x" * size) if streamed else b"x" * size)
+        assert node.events() == []
+    node.say(chunk(b"x" * 60) if streamed else b"x" * 60)
+    with pytest.raises(WireError, match="of more than 100 bytes"):
+        node.events()
 
 
 async def test_a_stream_is_its_events_however_it_is_cut() -> None:

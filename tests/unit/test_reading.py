@@ -177,3 +177,16 @@ def test_a_leg_that_holds_ends_with_its_kv_and_not_with_a_last_token() -> None:
     assert not reader.over
     assert list(reader.read([DONE.strip()])) == [EndEvent()]
     assert reader.over
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_foreign_node_that_never_ends_says_no_more_than_was_asked_for(ours: bool) -> None:
+    """Ours count for themselves, and the fast path does not."""
+    reader = LegReader(hold=False, ours=ours, wanted=2)
+    assert list(reader.read(frames(TokenEvent((5,)), TokenEvent((6,))))) == [TokenEvent((5, 6))]
+    beyond = frames(TokenEvent((7,)))
+    if ours:
+        assert list(reader.read(beyond)) == [TokenEvent((7,))]
+    else:
+        with pytest.raises(WireError, match="more than the 2 tokens"):
+            list(reader.read(beyond))

@@ -40,6 +40,15 @@ def test_what_counts(stream: bytes, found: list[bytes]) -> None:
     assert list(SseSplitter().feed(stream)) == found
 
 
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_an_end_is_found_wherever_it_is_cut(end: bytes) -> None:
+    for at in range(len(end) + 1):
+        splitter = SseSplitter()
+        said = [*splitter.feed(b"data: 1" + end[:at]), *splitter.feed(end[at:] + b"data:")]
+        assert said == [b"data: 1"]
+        assert splitter.num_held == len(b"data:")
+
+
 def test_an_event_without_end_is_refused() -> None:
     splitter = SseSplitter(longest=10)
     splitter.feed(b"data: x")

@@ -127,6 +127,29 @@ def test_a_ticket_of_two_jobs_is_given_up_with_the_second() -> None:
     assert pair.outcomes() == [Outcome.WITHDRAWN]
 
 
+@pytest.mark.parametrize("last", ["copy", "refused"])
+def test_a_ticket_is_given_up_with_the_last_job_while_the_pull_of_the_first_goes_on(
+    last: str,
+) -> None:
+    """The pull that was aborted ends when its read does, and nobody takes what it brings."""
+    pair, asked = Pair(seats=1), Request(rid, (1, 2), Sampling(2))
+    ticket = pair.source.offer("r")
+    pair.submit(asked, ticket)
+    pair.tick()
+    copy = Request(RequestId("copy"), (1, 2), Sampling(2))
+    pair.submit(copy, ticket, keep_open=last != "copy")
+    pair.tick()
+    pair.seal(ticket, asked)
+    pair.node.abort(rid)
+    assert pair.node.decode.num_pulling == 1
+    assert pair.outcomes() == []
+    pair.node.abort(copy.request_id)
+    if last == "refused":
+        pair.node.decline(Leg(ticket=ticket))
+    assert pair.outcomes() == [Outcome.WITHDRAWN]
+    assert pair.tick(4) == []
+
+
 def test_a_ticket_of_two_jobs_whose_grammar_is_compiled_outlives_the_first() -> None:
     pair, asked = Pair(), Request(rid, (1, 2), Sampling(2))
     ticket, names = pair.source.offer("r"), [rid, RequestId("copy")]

@@ -8,9 +8,10 @@ import uvloop
 
 from discovery.registration import Role
 from proxy.errors import Cause, NodeFailed
-from proxy.nodes.connection import NodeConnection, ReplyTimeouts
+from proxy.nodes.connection import NodeConnection
 from proxy.nodes.connection_errors import ConnectionClosed
 from proxy.nodes.connection_pool import ConnectionPool, open_connections
+from proxy.nodes.patience import ReplyTimeouts
 from tests.fakes.raw_http import HANG, PATIENCE_S, answer, raw_server
 from tests.unit.test_leg import leg_at, node, until
 from tests.unit.test_lines import PATIENT, WELL, call

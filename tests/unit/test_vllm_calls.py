@@ -1,13 +1,13 @@
 """Calls of nodes of vLLM: over which connections they go, and what their failures mean."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from api.generator import WHOLE, FailedEvent, Leg, TokenEvent
 from discovery.node import Node
 from discovery.registration import Registration, Role
-from engine.request import FinishReason, Request, RequestId, Sampling
+from engine.request import FinishReason, PoolingRequest, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket
 from proxy.errors import Cause, NodeFailed
 from proxy.foreign.bodies import COMPLETIONS, GENERATE
@@ -15,8 +15,10 @@ from proxy.foreign.vllm_nodes import VllmNodes
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.connection_pool import open_connections
 from tests.fakes.raw_http import (
+    CHUNKED,
     CUT,
     END,
+    HANG,
     SSE,
     RawServer,
     Step,
@@ -30,6 +32,7 @@ REQUEST = Request(RequestId("r"), (1, 2, 3), Sampling(4))
 DONE = chunk(b"data: [DONE]\n\n")
 WELL = [SSE, *events({"choices": [{"token_ids": [8], "finish_reason": "length"}]}), DONE, END]
 TOLD = [SSE, *events({"error": {"message": "KV load failure", "code": 500}}), DONE, END]
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + CHUNKED
 HOLD = Leg(hold=True)
 WHERE = {"remote_engine_id": "e", "remote_host": "h", "remote_port": 1}
 PUSHED = KvTicket("t", "e", "h", 1, None, verbatim=WHERE | {"transfer_mode": "push"})
@@ -90,3 +93,44 @@ async def test_a_leg_that_fails_is_a_reason_to_ask_anew_where_kv_comes_from(
             assert script is not TOLD
     assert (nodes.hand_over(prefill, HOLD, "next").ticket is None) == (not leg.hold)
     assert nodes.hand_over(asked, HOLD, "next").ticket is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [b"HTTP/1.1 200 OK\r\nX: ", HANG],
+        [SSE, chunk(b'data: {"choices": [{"token'), HANG],
+        [JSON + chunk(b'{"choices": [{"token_ids"'), HANG],
+        [JSON.replace(b"200", b"500") + chunk(b'{"error": {"message"'), HANG],
+    ],
+    ids=["head", "event", "answer", "refusal"],
+)
+async def test_what_such_a_node_has_begun_it_has_to_end(script: list[Step]) -> None:
+    """It may be silent for any time, but not within what it writes at once."""
+    async with raw_server(script) as server, open_connections() as lines:
+        client = HttpNodeClient(lines, foreign_part_s=0.05)
+        with pytest.raises(NodeFailed, match="silent") as failed:
+            await anext(client.generate(at(server), REQUEST, WHOLE))
+        assert failed.value.cause is Cause.SILENT
+
+
+def pour() -> Iterator[Step]:
+    yield JSON
+    while True:
+        yield chunk(b" " * (1 << 20))
+
+
+async def test_an_answer_without_bounds_is_not_kept_whatever_was_asked_for() -> None:
+    async with raw_server(pour(), pour(), pour()) as server, open_connections() as lines:
+        client = HttpNodeClient(lines)
+        with pytest.raises(NodeFailed, match="more than") as failed:
+            await client.pool(at(server), [PoolingRequest(RequestId("r"), (1, 2, 3))])
+        assert failed.value.cause is Cause.BROKEN
+        with pytest.raises(NodeFailed, match="more than") as failed:
+            await anext(client.generate(at(server), REQUEST, WHOLE))
+        assert failed.value.cause is Cause.BROKEN
+        port = int(server.address.rpartition(":")[2])
+        mooncake = Registration(Role.PREFILL, server.address, "", bootstrap_port=port)
+        with pytest.raises(NodeFailed, match="more than") as failed:
+            await anext(client.generate(Node(mooncake, heard_at=0), REQUEST, HOLD))
+        assert failed.value.cause is Cause.BROKEN
