@@ -15,7 +15,7 @@ from tests.chaos.deeds import Deeds, NotBack, Operator, well_again
 from tests.chaos.workers import CLUSTER, Workers
 from tests.fakes.waiting import is_seen
 from tests.soak.clients import Clients
-from tests.soak.questions import answers, questions
+from tests.soak.questions import EngineJudge, answers, questions
 from tests.soak.verdict import Verdict, blocks_used
 from tests.soak.victims import Victim
 from tests.soak.wires import BEHIND
@@ -66,7 +66,7 @@ class Chaos:
             await self._look(operator, verdict)
         self._excuse(workers.cut, clients, verdict)
         verdict.seconds = time.monotonic() - begun
-        verdict.judge(self.folder, asked, expected, clients.told)
+        verdict.judge(EngineJudge(self.folder, asked, expected), clients.told)
         verdict.read(self.lines)
         return verdict
 

@@ -18,7 +18,7 @@ from tests.fakes.waiting import is_seen
 from tests.machines.box import Box, node_box, proxy_box
 from tests.machines.lan import Lan, lan
 from tests.soak.clients import Clients
-from tests.soak.questions import answers, questions
+from tests.soak.questions import EngineJudge, answers, questions
 from tests.soak.verdict import Verdict, blocks_used
 
 PROXY = "10.77.0.2"
@@ -152,7 +152,7 @@ class Outages:
                 verdict.failed += map(repr, lost.exceptions)
             verdict.done += hands.done
         verdict.seconds = time.monotonic() - begun
-        verdict.judge(self.folder, asked, expected, clients.told)
+        verdict.judge(EngineJudge(self.folder, asked, expected), clients.told)
         verdict.read(self.lines)
         return verdict
 

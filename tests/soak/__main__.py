@@ -14,11 +14,17 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=16, help="how many are open")
     parser.add_argument("--seconds", type=float, default=300.0, help="when to give up")
     parser.add_argument("--ranks", type=int, default=1, help="of each node that is hurt")
+    parser.add_argument("--wishes", action="store_true", help="ask for all that can be asked")
+    parser.add_argument("--flags", default="", help="further ones of the nodes that are hurt")
     play(parser, _soak)
 
 
 def _soak(model: Path, asked: argparse.Namespace) -> Soak:
-    return Soak(model, asked.seed, asked.requests, asked.at_once, asked.seconds, asked.ranks)
+    return Soak(
+        *(model, asked.seed, asked.requests, asked.at_once, asked.seconds, asked.ranks),
+        wishes=asked.wishes,
+        flags=asked.flags.split(),
+    )
 
 
 if __name__ == "__main__":

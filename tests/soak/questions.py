@@ -1,13 +1,15 @@
 """What is asked, and what one engine on its own answers to it: the judge of all answers."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.request import Request, RequestId, Sampling
 from tests.fakes.driver import load, prompt, run
 from tests.fakes.reference import Reference
+from tests.soak.clients import Told
 
 LONGEST_PROMPT, LONGEST_ANSWER = 240, 48
 CHOICES = (1, 1, 1, 1, 2)
@@ -24,8 +26,9 @@ class Question:
     prompt: tuple[int, ...]
     sampling: Sampling
     n: int
+    path: str = "/v1/completions"
 
-    def body(self, model: str) -> dict[str, object]:
+    def body(self, model: str) -> dict[str, Any]:
         """What a client sends."""
         asked = self.sampling
         return {
@@ -89,12 +92,34 @@ def answers(folder: Path, asked: Sequence[Question]) -> list[list[list[int]]]:
 
 
 @dataclass(slots=True)
-class Judge:
-    """Says whether two answers that differ had the same right; `excused` is how many had."""
+class EngineJudge:
+    """Compares with what one engine said; `excused` is how many that differ had the same right.
+
+    `expected` are the tokens of each choice of each question that was `asked`.
+    """
 
     folder: Path
+    asked: Sequence[Question]
+    expected: Sequence[Sequence[Sequence[int]]]
     excused: int = 0
     _reference: Reference | None = None
+
+    def failures(self, told: Mapping[int, Told]) -> list[str]:
+        """Every call that failed: none may."""
+        return [f"{number}: {one.failure}" for number, one in told.items() if one.failure]
+
+    def differences(self, told: Mapping[int, Told]) -> list[str]:
+        """Which choices are not what the engine said; of who left, not how that begins."""
+        found = list[str]()
+        for question, wanted in zip(self.asked, self.expected, strict=True):
+            one = told.get(question.number)
+            if one is None or one.failure is not None:
+                continue
+            for index, (whole, said) in enumerate(zip(wanted, one.choices, strict=True)):
+                fair = whole[: len(said)] if one.left else whole
+                if self.differs(question, fair, said):
+                    found.append(f"{question.number}.{index}: {fair} is {said}")
+        return found
 
     def differs(self, question: Question, expected: Sequence[int], said: Sequence[int]) -> bool:
         """A greedy token may be another one if the two were as likely, and all else with it."""
