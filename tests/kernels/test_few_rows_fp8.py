@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from engine.kernels.fusion import NO_FUSION, Fusion, Gate, Residual, RowNorm
+from engine.kernels.gpu import few_rows_fp8 as kernel
 from engine.kernels.gpu.few_rows import few_rows_twin
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS, few_rows_fp8, few_rows_fp8_floor
 from engine.kernels.gpu.norms import rms_norm_twin
-from engine.kernels.gpu.tiles import MULTIPROCESSORS
 from engine.kernels.products import TorchProducts
 from engine.kernels.rows import QuantizedRows, quantize_rows_twin
 from engine.kernels.weights import Fp8Weight, fp8_weight
@@ -139,10 +139,11 @@ def test_a_row_is_what_it_is_alone(
 
 @FORMATS
 def test_a_program_makes_outputs_until_there_are_no_more(
-    blocked: bool, device: torch.device
+    blocked: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With more tiles than programs that run at a time; the last tile has one output."""
-    rows, outputs = 2, 8 * 3 * MULTIPROCESSORS + 9
+    monkeypatch.setattr(kernel, "multiprocessors_of", lambda _device: 2)
+    rows, outputs = 2, 8 * (2 * 3 * 2 + 1) + 1  # three tiles for a program, two for the others
     weight = among_nan(140, outputs, device, blocked=blocked)
     given, bias = torch.randn(rows, 140, device=device), torch.randn(outputs, device=device)
     near(few_rows_fp8(given, weight, bias), exact(given, weight, bias, NO_FUSION))
