@@ -87,7 +87,8 @@ class AdmissionGate:
         deadline = self._deadline(visit, exchange)
         entry = None
         if own != NO_LIMITS or not admission.limits.none:
-            entry = self._entry(visit, who.name, own, deadline)
+            ends = None if deadline is None else exchange.received + deadline.timeout_s
+            entry = self._entry(visit, who.name, own, ends)
             await self._await_turn(entry, deadline)
             exchange.admitted = self.clock()
         try:
@@ -127,7 +128,7 @@ class AdmissionGate:
         return Deadline(_now() + left_s, timeout_s, own)
 
     def _entry(
-        self, visit: AdmissionRequest, name: str, limits: KeyLimits, deadline: Deadline | None
+        self, visit: AdmissionRequest, name: str, limits: KeyLimits, ends: float | None
     ) -> QueueEntry:
         least = limits.min_priority
         return QueueEntry(
@@ -137,7 +138,7 @@ class AdmissionGate:
             visit.prompt_tokens + self.admission.estimate(name, visit.max_tokens),
             visit.choices,
             visit.priority if least is None else max(visit.priority, least),
-            None if deadline is None else self.clock() + deadline.at - _now(),
+            ends,
             model=visit.model if self.admission.limits.of_nodes else None,
             pooled=not visit.max_tokens,
         )
