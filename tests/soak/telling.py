@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tests.soak.clients import Told
@@ -80,11 +81,31 @@ class PeaceJudge:
 
 
 def _entries(logprobs: Json) -> list[Json]:
+    """One for each token: of a chat, or of a completion."""
     if "tokens" not in logprobs:
-        return logprobs.get("content") or []
+        return [
+            {**one, "top_logprobs": _ranked((two["token"], two["logprob"]) for two in top)}
+            for one in logprobs.get("content") or []
+            for top in [one["top_logprobs"]]
+        ]
     names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
     columns = [logprobs[name] or [None] * len(logprobs["tokens"]) for name in names]
-    return [list(entry) for entry in zip(*columns, strict=True)]
+    return [
+        [token, score, _ranked((top or {}).items()), place]
+        for token, score, top, place in zip(*columns, strict=True)
+    ]
+
+
+def _ranked(scores: Iterable[tuple[str, float]]) -> list[Json]:
+    """Scores from the highest; tokens only where no other one can have their place."""
+    ranked = sorted(scores, key=lambda pair: -pair[1])
+    apart = [one - two >= NEAR for (_, one), (_, two) in pairwise(ranked)]
+    around = zip([True, *apart], [*apart, False], strict=True) if ranked else ()
+    alone = [above and below for above, below in around]
+    return [
+        [token if sure else None, score]
+        for (token, score), sure in zip(ranked, alone, strict=True)
+    ]
 
 
 def _not_begun(whole: Json, begun: Json) -> list[str]:
