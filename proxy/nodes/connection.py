@@ -143,9 +143,9 @@ class NodeConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(patience_s, self.close)
 
     def hang_up(self) -> None:
-        """Close the socket."""
+        """Close the socket; what the node has not taken of a request is not kept for it."""
         self.lost = True
-        self._transport.close()
+        self._transport.abort()
 
     # called by the event loop
 

@@ -62,6 +62,9 @@ class RawServer:
                 pass
         except (asyncio.IncompleteReadError, ConnectionError):
             self.left.set()
+        except asyncio.CancelledError:
+            writer.transport.abort()  # no peer may ever take the rest
+            raise
         finally:
             writer.close()
 

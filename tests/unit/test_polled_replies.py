@@ -29,7 +29,7 @@ class Wire(asyncio.Transport):
     def write(self, data: object) -> None:
         pass
 
-    def close(self) -> None:
+    def abort(self) -> None:
         pass
 
 

@@ -1,6 +1,10 @@
-"""Connections that nobody asks: hung up before their first call, speaking first, or idle."""
+"""Connections that nobody asks: hung up before their first call, speaking first, or idle.
+
+And what becomes of one whose request nobody takes.
+"""
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -9,12 +13,12 @@ import uvloop
 from discovery.registration import Role
 from proxy.errors import Cause, NodeFailed
 from proxy.nodes.connection import NodeConnection
-from proxy.nodes.connection_errors import ConnectionClosed
+from proxy.nodes.connection_errors import ConnectionClosed, SilenceTimeout
 from proxy.nodes.connection_pool import ConnectionPool, open_connections
 from proxy.nodes.patience import ReplyTimeouts
 from tests.fakes.raw_http import HANG, PATIENCE_S, answer, raw_server
 from tests.unit.test_leg import leg_at, node, until
-from tests.unit.test_lines import PATIENT, WELL, call
+from tests.unit.test_lines import MUCH, PATIENT, WELL, call
 
 SOON_S = 0.01
 
@@ -109,3 +113,23 @@ async def test_connections_that_nobody_uses_are_closed() -> None:
             await server.left.wait()
             server.left.clear()
         lines.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_a_node_has_not_taken_of_a_request_is_dropped_with_its_connection(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """A suspended node reads nothing, and its kernel acknowledges: only we can end it."""
+
+    async def give_up() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            address = f"127.0.0.1:{deaf.getsockname()[1]}"
+            async with open_connections() as lines, asyncio.timeout(PATIENCE_S):
+                line = await lines.connect(address, PATIENT)
+                with pytest.raises(SilenceTimeout):
+                    await line.ask(b"x" * MUCH, ReplyTimeouts(SOON_S, SOON_S))
+                wire: socket.socket = line._transport.get_extra_info("socket")
+                await until(lambda: wire.fileno() < 0)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(give_up())

@@ -78,7 +78,7 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         pass
 
-    def close(self) -> None:
+    def abort(self) -> None:
         pass
 
     def pause_reading(self) -> None:
