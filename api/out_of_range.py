@@ -4,8 +4,11 @@ msgspec says where it stands only by the numbers of elements: an object's key is
 """
 
 import re
+from collections.abc import Sequence
 
 import msgspec
+
+from api.wire import UNREADABLE
 
 OUT_OF_RANGE = "Number out of range"
 STEP = re.compile(r"\[(\.\.\.|[0-9]+)\]")
@@ -17,19 +20,29 @@ def number_out_of_range(data: bytes, said: str) -> tuple[str, str] | None:
     """The field and what is wrong with it, if this is what msgspec `said`, and it is found."""
     if not said.startswith(OUT_OF_RANGE) or len(data) > LARGEST_SEARCHED:
         return None
-    path, found = "", data
     if not data.lstrip().startswith(b"{"):
         return None
-    for step in STEP.findall(said):
+    try:
+        found = _search(data, STEP.findall(said))
+    except UNREADABLE:  # something behind the number is no JSON
+        return None
+    if found is None:
+        return None
+    path, shown = found
+    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+    path = path.removeprefix(".")
+    return path, f"{path}: the number {shown} is out of range"
+
+
+def _search(data: bytes, steps: Sequence[str]) -> tuple[str, str] | None:
+    path, found = "", data
+    for step in steps:
         inner = _bad_member(found) if step == "..." else _element(found, int(step))
         if inner is None:
             return None
         name, found = inner
         path += name
-    shown = found.decode()
-    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
-    path = path.removeprefix(".")
-    return path, f"{path}: the number {shown} is out of range"
+    return path, found.decode()
 
 
 def _bad_member(data: bytes) -> tuple[str, bytes] | None:

@@ -13,6 +13,7 @@ from discovery.address import format_address
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + CHUNKED
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + CHUNKED
 END = b"0\r\n\r\n"
 PATIENCE_S = 10
 

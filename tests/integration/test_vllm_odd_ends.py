@@ -10,10 +10,10 @@ import pytest
 from discovery.registration import Registration, Role
 from tests.fakes.http_cluster import HttpCluster
 from tests.fakes.raw_http import (
-    CHUNKED,
     CUT,
     END,
     HANG,
+    JSON,
     SSE,
     RawServer,
     Step,
@@ -25,7 +25,6 @@ from tests.fakes.vllm_cluster import PATIENCE_S, ask, behind, golden, tokens_of
 from tests.fakes.vllm_node import Network, VllmNode
 
 BOTH = 2  # nodes, asked in turn
-JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + CHUNKED
 BROKEN = {"error": {"message": "Internal server error", "code": 500}}
 DONE = chunk(b"data: [DONE]\n\n")
 

@@ -230,6 +230,21 @@ def test_a_number_out_of_range_is_named(data: bytes, field: str, number: str) ->
     assert refused.value.param == field
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a": 1e999, "b": [}',
+        b'{"a": [1e999, }',
+        b'{"a": 1e999',
+        b'{"a": 1e999, "b": %b%b}' % (b"[" * 3000, b"]" * 3000),
+        b'{"a": 1e999, "a": 1}',
+    ],
+)
+def test_a_body_with_more_than_one_fault_is_refused_as_well(data: bytes) -> None:
+    with pytest.raises(BadRequest, match="The body is not valid JSON: Number out of range"):
+        read_chat(data)
+
+
 def test_a_large_body_is_not_searched_for_a_number() -> None:
     large = b'{"a": "%b", "b": 1e999}' % (b"a" * LARGEST_SEARCHED)
     with pytest.raises(BadRequest, match="Number out of range"):

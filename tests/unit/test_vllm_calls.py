@@ -15,10 +15,10 @@ from proxy.foreign.vllm_nodes import VllmNodes
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.connection_pool import open_connections
 from tests.fakes.raw_http import (
-    CHUNKED,
     CUT,
     END,
     HANG,
+    JSON,
     SSE,
     RawServer,
     Step,
@@ -32,7 +32,6 @@ REQUEST = Request(RequestId("r"), (1, 2, 3), Sampling(4))
 DONE = chunk(b"data: [DONE]\n\n")
 WELL = [SSE, *events({"choices": [{"token_ids": [8], "finish_reason": "length"}]}), DONE, END]
 TOLD = [SSE, *events({"error": {"message": "KV load failure", "code": 500}}), DONE, END]
-JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + CHUNKED
 HOLD = Leg(hold=True)
 WHERE = {"remote_engine_id": "e", "remote_host": "h", "remote_port": 1}
 PUSHED = KvTicket("t", "e", "h", 1, None, verbatim=WHERE | {"transfer_mode": "push"})
