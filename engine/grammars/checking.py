@@ -11,9 +11,8 @@ import os
 import select
 import signal
 import sys
-import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from subprocess import PIPE, Popen
@@ -35,7 +34,6 @@ EXAMINER = "engine.grammars.examining"
 GOOD = ""  # the examiner's reply for a grammar that can be served
 PART_BYTES = 65_536
 LONGEST_WAIT_S = 4.0
-MOST_WAITING = 16  # threads
 BUSY = "too many grammars are being checked: try again later"
 
 
@@ -67,46 +65,29 @@ class _Answers:
 class GrammarChecker:
     """Owns the examining process, from the first check to `close`; any thread may call.
 
-    One grammar at a time is examined, and a few others wait. While some wait, each has less
-    time, and slow ones get GrammarCheckBusy. Replies are cached by the grammar's text.
+    One grammar at a time is examined, in the order of the calls. While others wait, each has
+    less time, and slow ones get GrammarCheckBusy, as do those whose turn comes too late.
+    Replies are cached by the grammar's text; who waits for the same one is no crowd.
     """
 
     deadline_s: float = DEADLINE_S
     _examiner: "Popen[bytes] | None" = None
+    _first_ready_s: float = -math.inf
     _answers: _Answers = field(default_factory=_Answers)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _waiting: list[Grammar] = field(default_factory=list)
-    _threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(MOST_WAITING, "grammar")
-    )
-    _room: threading.BoundedSemaphore = field(
-        default_factory=lambda: threading.BoundedSemaphore(MOST_WAITING)
+    _turns: dict[Future[None], Grammar] = field(default_factory=dict)
+    _thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "grammar")
     )
 
     async def checked(self, grammar: Grammar) -> None:
         """`check` without blocking other tasks; a cached reply is immediate."""
-        if self._known(grammar):
-            return
-        if not self._room.acquire(blocking=False):
-            raise GrammarCheckBusy(BUSY)
-        left = [grammar]
-        try:
-            turn = self._threads.submit(self._check_what_is, left)
-        except RuntimeError as error:  # the system has no thread left for this process
-            left.clear()  # as the pool keeps a turn that it has no thread for
-            self._room.release()
-            raise GrammarCheckBusy(f"grammars cannot be checked now: {error}") from error
-        turn.add_done_callback(lambda _: self._room.release())
-        await asyncio.wrap_future(turn)
+        if not self._known(grammar):
+            await asyncio.wrap_future(self._turn(grammar))
 
     def check(self, grammar: Grammar) -> None:
         """Raises GrammarRefused or GrammarCheckBusy; the deadline begins with its turn."""
-        if not self._known(grammar) and (said := self._asked(grammar)) != GOOD:
-            raise GrammarRefused(said)
-
-    def _check_what_is(self, left: list[Grammar]) -> None:
-        for grammar in left:
-            self.check(grammar)
+        if not self._known(grammar):
+            self._turn(grammar).result()
 
     def _known(self, grammar: Grammar) -> bool:
         """Whether it is known to be good; raises GrammarRefused if known to be bad."""
@@ -115,26 +96,35 @@ class GrammarChecker:
             raise GrammarRefused(said)
         return said == GOOD
 
-    def _asked(self, grammar: Grammar) -> str:
-        self._waiting.append(grammar)
+    def _turn(self, grammar: Grammar) -> Future[None]:
+        left = [grammar]
         try:
-            if not self._lock.acquire(timeout=LONGEST_WAIT_S):
-                raise GrammarCheckBusy(BUSY)
-        finally:
-            self._waiting.remove(grammar)
-        try:
-            if (said := self._answers.get(grammar)) is None:
-                said = self._ask(grammar)
-                self._answers.put(grammar, said)
-        finally:
-            self._lock.release()
-        return said
+            turn = self._thread.submit(self._check_what_is, left, monotonic())
+        except RuntimeError as error:  # the system has no thread left for this process
+            left.clear()  # as the pool keeps a turn that it has no thread for
+            raise GrammarCheckBusy(f"grammars cannot be checked now: {error}") from error
+        self._turns[turn] = grammar
+        turn.add_done_callback(self._turns.pop)
+        return turn
+
+    def _check_what_is(self, left: list[Grammar], asked_s: float) -> None:
+        for grammar in left:
+            if not self._known(grammar):
+                self._examine(grammar, asked_s)
+
+    def _examine(self, grammar: Grammar, asked_s: float) -> None:
+        """Waiting for the first start of the process is no sign of a crowd."""
+        if monotonic() - max(asked_s, self._first_ready_s) > LONGEST_WAIT_S:
+            raise GrammarCheckBusy(BUSY)
+        said = self._ask(grammar)
+        self._answers.put(grammar, said)
+        if said != GOOD:
+            raise GrammarRefused(said)
 
     def close(self) -> None:
-        """End the process, and all checks with it."""
-        with self._lock:
-            self._end()
-        self._threads.shutdown(wait=False)
+        """End the process once the check that runs is over; those that wait are cancelled."""
+        self._thread.shutdown(cancel_futures=True)
+        self._end()
 
     def __del__(self) -> None:
         """End the process if `close` was not called."""
@@ -158,7 +148,7 @@ class GrammarChecker:
         short_s = min(CROWDED_S, self.deadline_s)
         line = _read_line(examiner, short_s)
         if line is None:
-            if self._waiting:
+            if any(one != grammar for one in list(self._turns.values())):
                 self._end()
                 raise GrammarCheckBusy(BUSY)
             line = _read_line(examiner, self.deadline_s - short_s)
@@ -182,6 +172,8 @@ class GrammarChecker:
             if not _read_line(self._examiner, START_S):
                 self._end()
                 raise GrammarCheckBusy(f"{EXAMINER} does not start")
+            if self._first_ready_s < 0:
+                self._first_ready_s = monotonic()
         return self._examiner
 
     def _end(self) -> None:

@@ -6,14 +6,16 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
+from subprocess import Popen
 from time import monotonic
 
 import pytest
 
 from engine.errors import GrammarCheckBusy, GrammarRefused
+from engine.grammars import checking
 from engine.grammars.checking import (
+    CROWDED_S,
     DEADLINE_S,
-    MOST_WAITING,
     PATIENCE,
     REMEMBERED,
     START_S,
@@ -22,8 +24,10 @@ from engine.grammars.checking import (
 from engine.request import LONGEST_SOURCE, Grammar
 from tests.fakes.hostile_grammars import ENDURED, REFUSED
 from tests.fakes.threads import NoThreads
+from tests.fakes.waiting import comes_true
 
 LATEST_S = PATIENCE * DEADLINE_S + START_S  # of a check for which a process has to start
+PATIENCE_S = 60.0
 MOST_OF_SELECT = 1024
 FEW_MORE = MOST_OF_SELECT + 256
 SLOW = Grammar("json_schema", '{"type": "integer", "multipleOf": 99999989}')
@@ -163,7 +167,72 @@ def test_the_bad_do_not_make_the_good_forgotten() -> None:
         assert checker._answers.get(GOOD) == ""
 
 
-async def test_a_flood_is_told_to_come_again_and_the_known_go_on() -> None:
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_batch_that_comes_at_once_is_checked(*, same: bool) -> None:
+    """Before the process has started, too, however long that takes beside one's patience."""
+    batch = [Grammar("regex", f"[a-z]+{'' if same else number}") for number in range(120)]
+    with GrammarChecker() as checker, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checking, "LONGEST_WAIT_S", LATEST_S)
+        looked = [checker.checked(one) for one in batch]
+        await asyncio.gather(*looked)
+        assert set(checker._answers.good) == set(batch)
+        assert not checker._turns
+
+
+async def test_the_start_of_the_process_is_no_sign_of_a_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock_s, line = 0.0, checking._read_line
+
+    def slowly(process: Popen[bytes], seconds: float) -> bytes | None:
+        nonlocal clock_s
+        clock_s += START_S - 1 if seconds == START_S else 0.0
+        return line(process, PATIENCE_S)
+
+    monkeypatch.setattr(checking, "_read_line", slowly)
+    with GrammarChecker() as checker:
+        monkeypatch.setattr(checking, "monotonic", lambda: clock_s)
+        await asyncio.gather(checker.checked(GOOD), checker.checked(OTHER))
+        assert checker._examiner is not None
+        checker._examiner.kill()
+        checker._examiner.wait()
+        late = [checker.checked(Grammar("regex", text)) for text in "ab"]
+        said = await asyncio.gather(*late, return_exceptions=True)
+        assert [type(one) for one in said] == [type(None), GrammarCheckBusy]
+
+
+async def test_who_waits_for_the_same_is_no_crowd() -> None:
+    """None of them has less time, and all get its answer."""
+    with GrammarChecker(deadline_s=2 * CROWDED_S) as checker:
+        checker.check(GOOD)
+        examiner = checker._examiner
+        same = [checker.checked(SLOW) for _ in range(3)]
+        said = await asyncio.gather(*same, return_exceptions=True)
+        assert {type(one) for one in said} == {GrammarRefused}
+        assert checker._examiner is not examiner
+
+
+async def test_who_leaves_has_no_turn() -> None:
+    with GrammarChecker(deadline_s=PATIENCE_S) as checker:
+        checker.check(GOOD)
+        assert checker._examiner is not None
+        os.kill(checker._examiner.pid, signal.SIGSTOP)
+        first, left = (
+            asyncio.create_task(checker.checked(one)) for one in (Grammar("json_object"), OTHER)
+        )
+        await comes_true(lambda: len(checker._turns) == 2)
+        left.cancel()
+        await asyncio.wait([left])
+        os.kill(checker._examiner.pid, signal.SIGCONT)
+        await first
+        await checker.checked(Grammar("regex", "x"))
+        assert OTHER not in checker._answers.good
+
+
+async def test_a_flood_is_told_to_come_again_and_the_known_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checking, "LONGEST_WAIT_S", 0.5)
     with GrammarChecker() as checker:
         checker.check(GOOD)
         slow = [Grammar("json_schema", SLOW.source + " " * n) for n in range(40)]
@@ -173,15 +242,15 @@ async def test_a_flood_is_told_to_come_again_and_the_known_go_on() -> None:
             checker.checked(GOOD).send(None)  # at its end without a wait
         said = await asyncio.gather(*flood, return_exceptions=True)
         busy = sum(isinstance(one, GrammarCheckBusy) for one in said)
-        assert busy >= len(slow) - MOST_WAITING
+        assert busy >= len(slow) - 2
         assert all(isinstance(one, GrammarCheckBusy | GrammarRefused) for one in said)
         await checker.checked(OTHER)
 
 
 async def test_for_want_of_threads_it_is_busy_and_no_longer_than_that() -> None:
     threads = NoThreads(1)
-    with GrammarChecker(_threads=threads) as checker:
-        for _ in range(MOST_WAITING + 1):
+    with GrammarChecker(_thread=threads) as checker:
+        for _ in range(3):
             with pytest.raises(GrammarCheckBusy, match="thread"):
                 await checker.checked(OTHER)
         threads.over = True
