@@ -7,6 +7,7 @@ import pytest
 
 from api.generator import TokenEvent
 from engine.request import Request, RequestId, Sampling
+from kv_transfer.api import Outcome
 from kv_transfer.local.faults import Delay, Fault, On
 from tests.unit.test_decode_worker import Pair
 
@@ -71,19 +72,30 @@ def test_nobody_waits_for_a_pull_that_was_given_up() -> None:
     assert pair.node.load_failures == {}
 
 
-def test_a_copy_waits_until_its_ticket_can_be_pulled_again() -> None:
-    """The first has left, and its read still writes; the KV stays on offer for the second."""
-    pair = Pair()
+@pytest.mark.parametrize(
+    ("prompt", "prefix_cache"), [(LONG, True), (LONG, False), (ONE_BLOCK, True)]
+)
+@pytest.mark.parametrize("recompute", [True, False])
+def test_a_copy_waits_until_its_ticket_can_be_pulled_again(
+    prompt: tuple[int, ...], *, prefix_cache: bool, recompute: bool
+) -> None:
+    """The first has left, and its read still writes; the KV stays on offer for the second,
+    whether or not blocks are shared here.
+    """
+    pair = Pair(recompute=recompute)
+    pair.engine.info = replace(pair.engine.info, prefix_cache=prefix_cache)
     pair.sink.faults = deque([On("read", Delay(0.5))])
     ticket = pair.source.offer(FIRST)
-    pair.source.extend(ticket.ticket_id, [2])
-    pair.seal(ticket, asked(FIRST))
-    pair.submit(asked(FIRST), ticket)
+    if prompt is LONG:
+        pair.source.extend(ticket.ticket_id, [2])
+    pair.seal(ticket, asked(FIRST, prompt))
+    pair.submit(asked(FIRST, prompt), ticket)
     pair.tick(3)
-    pair.submit(asked(SECOND), ticket)
+    pair.submit(asked(SECOND, prompt), ticket)
     pair.node.abort(FIRST)
     assert pair.tick(3) == []
     pair.now += 0.5
     said = [name for name, event in pair.tick(12) if isinstance(event, TokenEvent)]
     assert said == [SECOND, SECOND]
     assert pair.node.load_failures == {}
+    assert pair.outcomes() == [Outcome.DELIVERED]
