@@ -101,7 +101,7 @@ class TransferBooks:
 
     def begin_turn(self, *, away: bool = False) -> float:
         """Returns the time for this turn's timeouts. `away`: the thread was stalled."""
-        self._part(self.clock())  # sources that a sweep failed are not heard any more
+        self._part()  # sources that a sweep failed are not heard any more
         self.commands.run()
         now = self.clock()  # messages sent until now are handled before any timeout
         if away:
@@ -132,11 +132,11 @@ class TransferBooks:
         """Answer, read, compute checksums, apply timeouts."""
         self.offers.flush()
         self._answer(now)  # peers wait for this; the rest can wait
-        self._read_mover(self.clock())
+        self._read_mover()
         self._make_sums()
         self.offers.expire(now)
         self.pulls.tick(now)
-        self._part(now)
+        self._part()
         self.offers.flush()
         self._answer(now)
 
@@ -164,7 +164,7 @@ class TransferBooks:
             orders, self.pulls.orders = self.pulls.orders, []
             for order in orders:
                 self.mover.read(order)
-            self._read_mover(self.clock())
+            self._read_mover()
             self._send(now)
         self._report()
 
@@ -179,8 +179,10 @@ class TransferBooks:
             except PeerUnreachable as error:
                 self.pulls.fail_source(address, error)
 
-    def _read_mover(self, now: float) -> None:
-        for read_id, error in self.mover.poll():
+    def _read_mover(self) -> None:
+        """Handle the reads that have ended. Some may have begun after the turn did."""
+        ended, now = self.mover.poll(), self.clock()
+        for read_id, error in ended:
             if isinstance(error, PeerUnreachable):
                 log.warning("a read failed: %s", error)
             self.pulls.read_done(read_id, error, now=now)
@@ -192,13 +194,13 @@ class TransferBooks:
         for order in self.offers.missing_checksums(self.sums.blocks_at_once):
             self.offers.add_checksums(order, make_checksums(self.sums, order))
 
-    def _part(self, now: float) -> None:
+    def _part(self) -> None:
         """Disconnect failed sources, which ends the reads from them."""
         while self.pulls.to_disconnect:
             address = self.pulls.to_disconnect.pop()
             self.mover.disconnect(address)
             self.voice.disconnect(address)
-            self._read_mover(now)
+            self._read_mover()
 
     def _report(self) -> None:
         if self.queues.collect_from(self.offers, self.pulls):

@@ -1,4 +1,4 @@
-"""What ZMQ may do with the side channel's messages, one at a time.
+"""What may become of the side channel's messages, one at a time.
 
 A connection is in order, and a message that was lost takes nothing else with it. A sink that
 let go of one connection and made another may still be heard over the old one, later. A source

@@ -71,13 +71,19 @@ class Bell:
 
 @dataclass
 class Reader(FakeMover):
-    """Every read has ended by the next `poll`."""
+    """Every read has ended by the next `poll`; if `slow`, once it has parted from somebody."""
 
     ended: list[ReadEnd] = field(default_factory=list)
     stalled: tuple[Address, ...] = ()
+    slow: bool = False
+    begun: list[ReadEnd] = field(default_factory=list)
 
     def read(self, order: ReadOrder) -> None:
-        self.ended.append((order.read_id, None))
+        (self.begun if self.slow else self.ended).append((order.read_id, None))
+
+    def disconnect(self, address: Address) -> None:
+        super().disconnect(address)
+        self.ended += self.begun
 
     def poll(self) -> list[ReadEnd]:
         ended, self.ended = self.ended, []
@@ -186,6 +192,24 @@ def test_what_is_read_at_once_settles_at_once(rig: Rig) -> None:
     assert not rig.books.queues.arrived
     rig.turn(Confirmed("t"))
     assert [one.error for one in rig.books.queues.arrived] == [None]
+
+
+def test_what_is_read_by_the_end_of_a_long_turn_took_no_less_than_no_time(rig: Rig) -> None:
+    """It is asked for in the middle of the turn; the node counts these seconds, and a counter
+    that is to go back ends it.
+    """
+    rig.mover.slow = True
+    rig.pulls.hold(TICKET, now=0.0)
+    rig.turn(WELCOME, News("t", 0, (3,), Sealed(1, 7)))
+    began = rig.books.begin_turn()
+    rig.now = 0.25
+    rig.books.commands.post(lambda: rig.pulls.pull(TICKET, [0], 0, now=rig.now))
+    rig.books.handle_sink_message(b"sink", Hello("same", LAYOUT), began)
+    rig.pulls.to_disconnect.append(("another", 1))
+    rig.books.finish_turn(began)
+    rig.turn(Confirmed("t"))
+    (ended,) = rig.books.queues.arrived
+    assert (ended.error, ended.stats.seconds) == (None, 0.0)
 
 
 def test_a_source_that_has_to_help_is_told(rig: Rig) -> None:
