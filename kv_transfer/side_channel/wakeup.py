@@ -5,7 +5,10 @@ import socket
 
 
 class Wakeup:
-    """A thread waits for it while another one may ring; neither call blocks."""
+    """A thread waits for it while another one may ring; neither call blocks.
+
+    Whoever waits may close it at any time: then ringing has no effect.
+    """
 
     def __init__(self) -> None:
         self._ringing, self._waiting = socket.socketpair()
@@ -18,7 +21,7 @@ class Wakeup:
 
     def ring(self) -> None:
         """Wake the thread; ringing again before it is cleared has no effect."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # rung already, or closed
             self._ringing.send(b"r")
 
     def clear(self) -> None:

@@ -77,10 +77,6 @@ class CommandQueue:
         while self._waiting:
             self._waiting.popleft()()
 
-    def stop_signalling(self) -> None:
-        """The thread that waited has ended: signal no more."""
-        self._rung = True
-
     def __bool__(self) -> bool:
         return bool(self._waiting)
 

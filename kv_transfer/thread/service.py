@@ -135,7 +135,6 @@ class TransferService:
             self._attendance.begin_wait(math.inf)
         self.mover.close()
         self._exchange.close()
-        self.commands.stop_signalling()
         self._wake.close()
         self._news.close()
 
