@@ -78,14 +78,14 @@ class SequenceManager:
         """
         if self._stays_refused(seq):
             return False
-        self.kv.match(seq, upto=seq.reusable)
+        self.kv.match(seq)
         if not self._fits(seq) and not self._preempt_for(seq):
             seq.refused_at = self._frees
             seq.uncached = next(iter(seq.keys[seq.published :]), None)
             self.kv.free(seq)
             return False
         self.kv.grow(seq, len(seq.tokens))
-        self.kv.restore(seq, upto=seq.reusable)
+        self.kv.restore(seq)
         seq.fetched = False
         self._growing += self._growth_of(seq)
         return True
@@ -99,8 +99,8 @@ class SequenceManager:
         """
         if not self.kv.has_disk or seq.fetched or self._stays_refused(seq):
             return False
-        self.kv.match(seq, upto=seq.reusable)
-        begun = self._fits(seq) and self.kv.fetch(seq, upto=seq.reusable)
+        self.kv.match(seq)
+        begun = self._fits(seq) and self.kv.fetch(seq)
         self.kv.free(seq)
         if begun:
             self.waiting.remove(seq)

@@ -65,7 +65,7 @@ class TokenBudget:
 
     def _ready(self, pick: Callable[[], Sequence | None]) -> Sequence | None:
         """The sequence that `pick` finds, after those that must read KV from disk first have
-        left the queue.
+        left the queue; none if this batch has preempted or refused a sequence already.
         """
         if not self.admitting:
             return None
@@ -74,10 +74,8 @@ class TokenBudget:
         return seq
 
     def _admit(self, seq: Sequence) -> bool:
-        """Admit it, unless this batch has preempted or refused a sequence already."""
-        if not self.admitting or (
-            self.blocked_rank is not None and self.blocked_rank < seq.rank
-        ):
+        """Admit it, if it is not behind a refused reservation and there is room."""
+        if self.blocked_rank is not None and self.blocked_rank < seq.rank:
             self.admitting = False
             return False
         before = self.sequences.preemptions

@@ -53,7 +53,7 @@ class WaitingQueue:
         sequence with that key leads; later ones are set aside until `release_followers`.
         """
         leader = self._leaders.setdefault(prefix, seq) if prefix else seq
-        if prefix and leader is not seq and leader.rank < seq.rank:
+        if prefix and leader.rank < seq.rank:
             self._present[seq.request_id] = next(self._numbers), seq
             self._aside.setdefault(prefix, []).append(seq)
             seq.follows = prefix

@@ -2,8 +2,10 @@
 
 from weakref import ref
 
+import pytest
 from msgspec.structs import replace
 
+from engine.errors import RequestTooLong
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Scheduler
@@ -11,7 +13,7 @@ from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
 from tests.fakes.drafter import Oracle
 from tests.fakes.engine import FakeEngine
-from tests.unit.test_tiers import LONG, on_disk
+from tests.unit.test_tiers import LONG, ask, on_disk
 
 
 class Counting(KvManager):
@@ -19,9 +21,9 @@ class Counting(KvManager):
 
     looks = 0
 
-    def match(self, seq: Sequence, upto: int) -> None:
+    def match(self, seq: Sequence) -> None:
         self.looks += 1
-        super().match(seq, upto)
+        super().match(seq)
 
 
 def sequence(name: str, length: int) -> Sequence:
@@ -81,8 +83,19 @@ def test_what_nobody_can_find_again_is_handed_out_first() -> None:
         kv.free(seq)
     assert kv.grow(new, 12)  # all blocks but one
     again = sequence("known", 5)
-    kv.match(again, 4)
+    kv.match(again)
     assert again.computed == 4
+
+
+def test_who_must_compute_all_does_not_adopt_what_it_has_published_itself() -> None:
+    kv, seq = KvManager(4, 4), sequence("pooled", 9)
+    seq.recompute_all = True
+    assert kv.grow(seq, 9)
+    seq.computed = 9
+    kv.publish(seq)
+    kv.free(seq)
+    kv.match(seq)
+    assert (seq.computed, seq.blocks) == (0, [])
 
 
 def test_of_what_nobody_uses_the_ends_of_prompts_leave_the_cache_first() -> None:
@@ -206,3 +219,73 @@ def test_nothing_is_read_from_disk_for_who_finds_no_room() -> None:
     engine.release(parked)
     engine.schedule()
     assert (engine.load.fetching, engine.load.waiting) == (1, 1)
+
+
+def test_behind_a_refused_reservation_the_shortest_ahead_of_it_goes_first_still() -> None:
+    engine = FakeEngine(blocks=64, block_size=1, chunk=16, watermark=0)
+    engine.prefill(Request(RequestId("parked"), (1,) * 3))
+    engine.turn()
+    for name, length in (("long", 30), ("middling", 12), ("short", 3)):
+        engine.generate(Request(RequestId(name), (length,) * length, Sampling(1)))
+    assert engine.reserve(Request(RequestId("refused"), (2,) * 62, Sampling(1))) is None
+    admitted = [one.request_id for one in engine.schedule()]
+    assert admitted == ["long", "short", "middling"]
+
+
+def test_a_refused_reservation_does_not_hold_up_a_prompt_that_runs_alone() -> None:
+    engine = FakeEngine(blocks=64, block_size=1, chunk=16, watermark=0)
+    engine.generate(Request(RequestId("long"), (1,) * 40, Sampling(1)))
+    engine.turn()
+    assert engine.reserve(Request(RequestId("refused"), (2,) * 62, Sampling(1))) is None
+    assert engine.turn().num_tokens == 16
+
+
+@pytest.mark.parametrize("behind", ["a refused reservation", "nobody"])
+def test_who_is_urgent_and_cannot_come_in_changes_no_share_of_those_who_run(
+    behind: str,
+) -> None:
+    engine, refused = FakeEngine(blocks=128, block_size=1, chunk=16, watermark=0), (2,) * 120
+    engine.prefill(Request(RequestId("parked"), (1,) * 10))
+    engine.turn()
+    for name, length in (("long", 40), ("short", 20)):
+        engine.generate(Request(RequestId(name), (length,) * length, Sampling(1), priority=1))
+    engine.turn()
+    if behind == "nobody":
+        engine.generate(Request(RequestId("urgent"), refused, Sampling(1)))
+    else:
+        assert engine.reserve(Request(RequestId("refused"), refused, Sampling(1))) is None
+        engine.generate(Request(RequestId("urgent"), (3,) * 5, Sampling(1)))
+    assert engine.schedule() == []
+    lengths = {chunk.seq.request_id: chunk.length for chunk in engine.scheduler.batch}
+    assert lengths == {"long": 8, "short": 8}
+
+
+def test_what_all_blocks_together_cannot_hold_is_refused_for_good() -> None:
+    scheduler = Scheduler(SequenceManager(KvManager(4, 4), Limits(64, 8)))
+    scheduler.add(sequence("fits", 15))
+    with pytest.raises(RequestTooLong, match="large: 17 tokens never fit"):
+        scheduler.add(sequence("large", 16))
+
+
+def test_who_leaves_as_soon_as_its_kv_has_been_read_leaves_nothing_behind() -> None:
+    engine, tiers, *_ = on_disk()
+    engine.generate(ask("leaves"))
+    engine.turn()
+    tiers.collect_finished_jobs()
+    engine.release(RequestId("leaves"))
+    assert engine.turn().num_tokens == 0
+    engine.sequences.check_idle()
+
+
+def test_who_was_preempted_is_read_from_disk_again() -> None:
+    engine, tiers, *_ = on_disk()
+    engine.generate(ask("again", answer=8))
+    while not engine.load.running:
+        engine.turn()
+    read = tiers.book.load[1].loaded
+    for name in range(30, 36):
+        engine.generate(ask(f"urgent {name}", (name,) * 16, priority=-1))
+    while engine.load.running or engine.load.waiting:
+        engine.turn()
+    assert engine.load.preemptions == 1
+    assert tiers.book.load[1].loaded > read > 0

@@ -1,11 +1,16 @@
 """What host memory keeps for whom, when not everybody's KV fits into it."""
 
+import pytest
+
 from engine.cache_events import Medium
-from engine.request import RequestId
+from engine.request import Request, RequestId
+from engine.scheduling.kv_manager import KvManager
+from engine.scheduling.sequence import Sequence
 from engine.tiers.book import TierBook
 from engine.tiers.disk_book import DiskBook
 from engine.tiers.host_book import HostBook
 from engine.tiers.moves import Copy, DiskOperation
+from tests.unit.test_tiers import OTHERS, ask, drive_out, run, small
 
 ONE, TWO, THREE, FOUR, FIVE = KEYS = [b"1", b"2", b"3", b"4", b"5"]
 SLOTS = 4
@@ -56,6 +61,33 @@ def test_what_a_prompt_touches_stays_longest_and_its_beginning_longer_than_its_e
     book.store(FIVE, 4)
     kept = [key for key in KEYS if book.restore(key, 5)]
     assert kept == [TWO, FOUR, FIVE]
+
+
+def test_what_a_prompt_needs_is_not_driven_out_by_the_blocks_that_it_takes() -> None:
+    engine, _ = small(slots=6)
+    run(engine, ask("first"))
+    drive_out(engine, OTHERS[:2])
+    assert run(engine, ask("again"))[0] == 12
+
+
+def test_what_kv_memory_has_is_not_read_from_disk_and_what_nobody_wants_is_noticed() -> None:
+    kv, tokens = KvManager(8, 4), tuple(range(13))
+    first, longer = (
+        Sequence(Request(RequestId(str(count)), tokens[:count])) for count in (4, 13)
+    )
+    kv.lower_tiers = book = TierBook(HostBook(SLOTS), 1)
+    keys = kv.keys(longer)
+    book.add_disk(DiskBook(3, [(key, place) for place, key in enumerate(keys)]))
+    assert kv.grow(first, 4)
+    first.computed = 4
+    kv.publish(first)
+    assert kv.fetch(longer)
+    assert reads(book) == keys[1:]
+    kv.free(first)
+    with pytest.raises(AssertionError, match="kept for nobody: "):
+        kv.check_idle()
+    kv.release_fetched(longer)
+    kv.check_idle()
 
 
 def test_a_disk_that_there_never_was_is_not_told_of() -> None:
