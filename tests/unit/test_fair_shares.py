@@ -1,9 +1,11 @@
 """How long prompts and short ones share batches, counted in steps."""
 
+from statistics import fmean
+
 import pytest
 
 from engine.request import Request, RequestId, Sampling
-from engine.scheduling.watermark import KEPT, Watermark
+from engine.scheduling.watermark import FIRST_GUESS, KEPT, Watermark
 from tests.fakes.engine import FakeEngine
 
 CHUNK = 16
@@ -148,20 +150,29 @@ def test_where_a_batch_has_one_token_the_first_in_rank_gets_it() -> None:
     assert steps_until(engine, "long") == 6
 
 
-def test_the_share_follows_what_answers_use() -> None:
-    growth = Watermark()
-    for _ in range(100):
-        growth.record_finish(0.1)
-    assert growth.share == pytest.approx(0.1 * KEPT, rel=0.1)
-    for _ in range(200):
-        growth.record_finish(3.0)
-    assert growth.margin(100) == 100 * KEPT
-    before = growth.share
-    growth.record_preemption()
-    assert growth.share > before
+def test_the_share_is_a_mean_in_which_the_guess_counts_once_and_later_the_last_32() -> None:
+    growth, samples = Watermark(), [FIRST_GUESS]
+    for used in range(31):
+        growth.record_finish(used / 20)
+        samples.append(KEPT * min(used / 20, 1.0))
+        assert growth.share == pytest.approx(fmean(samples))
+    for _ in range(2):
+        before = growth.share
+        growth.record_preemption()
+        assert growth.share == pytest.approx(before + (1 - before) / 32)
     for _ in range(200):
         growth.record_preemption()
     assert growth.margin(100) == 100
+
+
+def test_while_those_who_run_take_all_tokens_of_a_batch_nobody_comes_in() -> None:
+    engine = FakeEngine(chunk=2)
+    for name in "ab":
+        engine.generate(ask(name, 1, answer=4))
+        engine.turn()
+    engine.generate(ask("waits", 1))
+    assert engine.schedule() == []
+    assert engine.load.waiting == 1
 
 
 def test_answers_that_end_early_let_more_in() -> None:

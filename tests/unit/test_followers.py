@@ -59,9 +59,13 @@ def test_another_salt_is_another_prompt() -> None:
 def test_the_more_urgent_does_not_wait() -> None:
     engine = FakeEngine(chunk=8)
     engine.generate(ask("first"))
+    engine.generate(ask("second"))
     engine.turn()
     engine.generate(ask("urgent", priority=-1))
     assert [one.request_id for one in engine.schedule()] == ["urgent"]
+    engine.release(RequestId("urgent"))
+    assert computed(engine) == 8, "the second still waits for the first"
+    assert set(run(engine)) == {"first", "second"}
 
 
 def test_if_the_first_leaves_the_next_goes_on() -> None:
@@ -100,8 +104,8 @@ def test_those_who_wait_for_a_prompt_go_on_waiting_when_others_leave() -> None:
     waiting = engine.sequences.waiting
     asked = [seq for seq in waiting if seq.follows is not None]
     assert len(asked) == 3
-    heaped = {id(seq) for _, _, seq in waiting._by_rank}
-    assert not heaped & {id(seq) for seq in asked}
+    for heap in (waiting._by_rank, waiting._by_length):
+        assert sorted(seq.request_id for _, _, seq in heap) == ["choice", "last"]
 
 
 def test_if_the_leader_leaves_the_next_one_leads() -> None:

@@ -50,8 +50,11 @@ def test_all_that_can_be_spared_may_be_borrowed_and_no_more() -> None:
 def test_who_found_no_room_beside_a_loan_comes_in_once_it_has_ended() -> None:
     engine, keys = with_prompt()
     assert engine.lend("loan", keys)
+    engine.generate(Request(RequestId("leaves"), (40,) * 3, Sampling(9)))
+    engine.turn()
     engine.generate(Request(RequestId("large"), (30,) * 28, Sampling(1)))
     assert not engine.schedule()
+    engine.release(RequestId("leaves"))
     engine.give_back("loan")
     assert [one.request_id for one in engine.schedule()] == ["large"]
 
@@ -73,6 +76,15 @@ def test_nothing_is_borrowed_behind_what_has_left_the_cache() -> None:
     more = [bytes([n]) * 16 for n in range(2)]
     assert engine.borrow("late", [*keys, *more], have=3) is None
     assert engine.load.free_blocks == 8
+
+
+def test_what_has_come_before_it_is_borrowed_is_not_held_and_stays_as_it_is() -> None:
+    engine, keys = with_prompt()
+    assert engine.borrow("loan", keys, have=1)
+    assert engine.load.free_blocks == 8 - 2
+    engine.keep("loan")
+    assert engine.load.free_blocks == 8
+    engine.kv.check()
 
 
 @pytest.mark.parametrize("way", ["keep", "give_back"])
@@ -100,6 +112,7 @@ def test_blocks_that_are_kept_free_for_answers_are_not_lent() -> None:
 
 def test_a_name_in_use_opens_no_loan_and_takes_no_block() -> None:
     engine, keys = with_prompt()
+    assert not engine.lend("loan", [bytes(16)]), "of which there is nothing to lend"
     assert engine.lend("loan", keys[:1])
     free = engine.load.free_blocks
     with pytest.raises(ValueError, match="loan loan is open already"):

@@ -22,9 +22,13 @@ def counted(health: Health) -> dict[tuple[str, str, str], float]:
 
 
 def said(
-    role: Role, name: str, fingerprint: str = "f", state: State = State.READY
+    role: Role,
+    name: str,
+    fingerprint: str = "f",
+    state: State = State.READY,
+    model: str = "m",
 ) -> Registration:
-    return Registration(role, f"{name}:1", f"{name}:2", name, "m", fingerprint, state=state)
+    return Registration(role, f"{name}:1", f"{name}:2", name, model, fingerprint, state=state)
 
 
 def test_each_node_is_in_the_state_that_keeps_it_from_work() -> None:
@@ -55,3 +59,10 @@ def test_a_role_that_a_model_has_no_node_of_is_a_zero_and_not_absent() -> None:
     (family,) = NodeStates(Health(registry), "p_", clock=lambda: 1.0).collect()
     zeros = {one.labels["state"] for one in family.samples if one.labels["role"] == "decode"}
     assert zeros == {*STATES}
+
+
+def test_models_are_in_the_order_of_their_names_whichever_came_first() -> None:
+    registry, names = Registry(), [*"hbgdafce"]
+    for name in names:
+        registry.apply(said(Role.PREFILL, name, model=name), now=0.5)
+    assert [model for model, _, _ in counted(Health(registry))] == sorted(names)

@@ -121,6 +121,8 @@ def test_what_an_earlier_run_left_is_told_when_its_tokens_are_known() -> None:
     assert not [*log.take()], "nobody knows its tokens"
     log.describe(BlocksStored((key,), None, tuple(range(SIZE))))
     assert [*log.take()] == [BlocksStored((key,), None, tuple(range(SIZE)), medium=DISK)]
+    book.lose_disk()
+    assert [*log.take()] == [BlocksRemoved((key,), DISK)], "of the other one nobody was told"
 
 
 @pytest.mark.parametrize("read", [True, False])
