@@ -8,7 +8,7 @@ from functools import partial
 from api.choices import ChoiceState, Echo, TextPiece
 from api.encoding import run_off_loop
 from api.gate import ADMIT_ALL, AdmissionControl, AdmittedRequest, with_deadline
-from api.generator import Generator, Tap
+from api.generator import Generator, Tap, TokenEvent
 from api.streams import Streams
 from api.text.detokenizing import Detokenizer
 from api.text_requests import TextRequest
@@ -82,26 +82,36 @@ class Answer:
                     yield piece
 
     async def _merged_pieces(self) -> AsyncGenerator[TextPiece]:
+        all_done, left = asyncio.Event(), len(self.choices)
         async with Streams[int, TextPiece]() as streams:
             for choice in self.choices:
-                streams.open(choice.index, self._choice_pieces(choice))
+                streams.open(choice.index, self._choice_pieces(choice, all_done=all_done))
             while news := await streams.next():
-                yield news[1]
+                index, piece = news
+                yield piece
+                left -= piece.finish is not None or self.choices[index].call.leg.hold
+                if not left:
+                    all_done.set()
 
     async def _choice_pieces(
-        self, choice: ChoiceState, tap: Tap | None = None
+        self, choice: ChoiceState, tap: Tap | None = None, all_done: asyncio.Event | None = None
     ) -> AsyncGenerator[TextPiece]:
+        """A prefill leg waits at its token until all choices are done, and its ticket with it:
+        if the client leaves before, its KV is not kept either.
+        """
         call, piece = choice.call, None
         if self.request.body.echoes_prompt:
             choice.echo = await self._echo(choice)
         async with aclosing(self._generator.stream(call.request, call.leg, tap)) as events:
             async for event in events:
                 piece = choice.process_event(event)
-                if choice.stopped:
+                if choice.can_leave:
                     break
                 if piece is not None:
                     yield piece
-        if choice.stopped and piece is not None:
+                if all_done and call.leg.hold and isinstance(event, TokenEvent):
+                    await all_done.wait()
+        if choice.can_leave and piece is not None:
             yield piece
         if last := choice.end_stream():
             yield last

@@ -96,6 +96,11 @@ class ChoiceState:
         return self.stop_matcher.found is not None
 
     @property
+    def can_leave(self) -> bool:
+        """Whether its stream need not be read further; a prefill leg's is read to its end."""
+        return self.stopped and not self.call.leg.hold
+
+    @property
     def is_plain_text(self) -> bool:
         """Whether there are neither stop strings to look for nor an echo without an answer."""
         return self.stop_matcher.has_no_strings and not self.only_echo

@@ -155,10 +155,13 @@ class EngineClient:
             await self.process.wait()
         self.socket.close(linger=0)
 
-    async def events(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event | None]:
+    async def events(
+        self, request: Request, leg: Leg = WHOLE, *, read_to_end: bool = False
+    ) -> AsyncGenerator[Event | None]:
         """One leg's events, a FailedEvent included.
 
-        None is a keep-alive: there is no event, and the engine is healthy.
+        None is a keep-alive: there is no event, and the engine is healthy. With `read_to_end`
+        a leg is aborted, too, if it is closed at its last event and not behind it.
         """
         rid, inbox = self._open(request.request_id)
         inbox.can_migrate, over = leg.keep_open and leg.ticket is not None, False
@@ -168,8 +171,10 @@ class EngineClient:
             while not over:
                 event = await inbox.get()
                 assert not isinstance(event, PooledEvent)
-                over = event is not None and is_last(event, leg)
+                last = event is not None and is_last(event, leg)
+                over = last and not read_to_end
                 yield event
+                over = last
         finally:
             del self._inboxes[rid]
             if not over or inbox.migrated:
@@ -178,8 +183,10 @@ class EngineClient:
     async def stream(
         self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
     ) -> AsyncGenerator[Event]:
-        """As `events`, but failures are raised as StreamFailed; for the text API."""
-        async with aclosing(self.events(request, leg)) as events:
+        """As `events`, but failures are raised as StreamFailed; for the text API, which tells
+        a ticket behind its leg's token.
+        """
+        async with aclosing(self.events(request, leg, read_to_end=leg.hold)) as events:
             async for event in events:
                 if isinstance(event, FailedEvent):
                     raise _failure(event)

@@ -136,6 +136,17 @@ async def test_a_leg_that_has_ended_is_not_aborted(leg: Leg, said: list[Event]) 
     assert (engine.aborted, client.num_legs) == ([], 0)
 
 
+async def test_a_prefill_leg_that_is_left_at_its_token_keeps_its_kv() -> None:
+    """The frame of its token has the ticket: a driver may read no further."""
+    engine = Engine()
+    client = engine.client()
+    name, events = await begun(client, engine, Leg(hold=True))
+    client._apply(EngineOutputs([(name, MORE)], IN_USE))
+    assert await anext(events) == MORE
+    await events.aclose()
+    assert (engine.aborted, client.num_legs) == ([], 0)
+
+
 async def test_a_node_that_stops_tells_all_its_legs() -> None:
     engine = Engine()
     client = engine.client()

@@ -14,16 +14,17 @@ import pytest
 from google.protobuf.message import Message
 
 from api.endpoints import TextEndpoints
-from api.generator import Leg
+from api.generator import Leg, TicketEvent, TokenEvent
 from api.grpc.calls import CallAborted, Completions, Context, RequestForm, RunningCalls
 from api.grpc.protos import inference_pb2
 from engine.grammars.checking import GrammarChecker
-from engine.request import Grammar
-from kv_transfer.ticket import Driven, KvTicket, to_params
+from engine.request import FinishReason, Grammar
+from kv_transfer.ticket import HOLD, Driven, KvTicket, to_params
 from node.ipc import Abort, DeclineLeg, SubmitLeg
 from node.legs import LegFinder
 from node.refused_legs import RefusedLegs
 from tests.fakes.text import OneToken, served
+from tests.fakes.waiting import comes_true
 from tests.unit.test_refused_legs import ASKS, TICKET, Door
 
 PATIENCE_S = 60.0
@@ -69,6 +70,11 @@ class Client:
     async def call(self, door: Door) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await door.app(self._scope, self._receive, self._send)  # type: ignore[arg-type]
+
+    @property
+    def has_ticket(self) -> bool:
+        """Whether it was told where the KV is."""
+        return any(b'"kv_transfer_params"' in one.get("body", b"") for one in self.said)
 
     async def _receive(self) -> object:
         if self._says:
@@ -130,6 +136,34 @@ async def test_kv_of_a_call_that_runs_is_given_up_by_its_leg() -> None:
         client.leaves.set()
     kinds = [type(one) for one in door.sent]
     assert kinds[:2] == [SubmitLeg, Abort]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("more", [{}, {"stop": "%"}, {"stream": True}], ids=str)
+async def test_kv_of_a_choice_that_is_ready_is_not_kept_for_a_client_that_left(
+    more: Mapping[str, object], *, leaves: bool
+) -> None:
+    """Its ticket would come with the answer, which waits for the other choice."""
+    path = "/v1/completions"
+    said = {**ASKS[path], "n": 2, "kv_transfer_params": dict(HOLD), "max_tokens": 1, **more}
+    door, client = Door(), Client(path, msgspec.json.encode(said))
+    last = TokenEvent((5,), FinishReason.LENGTH)  # %
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(client.call(door))
+        await comes_true(lambda: len(door.sent) == 2)
+        legs = [one for one in door.sent if isinstance(one, SubmitLeg)]
+        first, second = (one.request.request_id for one in legs)
+        assert [one.leg.hold for one in legs] == [True, False]
+        door.say((first, TicketEvent(TICKET)), (first, last))
+        await comes_true(lambda: not door.waits_for(first))
+        assert not client.has_ticket
+        if not leaves:
+            door.say((second, last))
+            await comes_true(lambda: client.has_ticket)
+        client.leaves.set()
+    aborted = {one.request_id for one in door.sent if isinstance(one, Abort)}
+    assert aborted == ({first, second} if leaves else set())
+    assert door.engine.num_legs == 0
 
 
 @pytest.mark.parametrize("by_abort", [False, True])

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from quart import Quart
 
-from api.generator import Leg
+from api.generator import Event, Leg
 from api.routes import openai_routes
+from engine.api import EngineLoad
 from engine.grammars.checking import GrammarChecker
-from engine.request import Request, Sampling
+from engine.request import Request, RequestId, Sampling
 from kv_transfer.api import Outcome
 from kv_transfer.ticket import Driven, KvTicket, to_params
 from node.engine_client import EngineClient
-from node.ipc import DeclineLeg, ToEngine, decode_to_engine
+from node.ipc import DeclineLeg, EngineOutputs, ToEngine, decode_to_engine
 from node.legs import LegFinder
 from node.refused_legs import RefusedLegs
 from tests.fakes.http import Json
@@ -50,13 +51,23 @@ class Door:
 
         process: Any = SimpleNamespace(returncode=None)
         socket: Any = SimpleNamespace(send=send)
-        engine, legs = EngineClient(process, socket, READY), LegFinder("h:2")
+        self.engine = engine = EngineClient(process, socket, READY)
+        legs = LegFinder("h:2")
         model = replace(served(), grammars=grammars or GrammarChecker())
         self.app: Quart = app_of(engine, model.grammars)
         self.app.register_blueprint(openai_routes(engine, model, legs.of_text))
         refused = RefusedLegs(legs, engine.decline)
         self.app.after_request(refused.give_up)
         self.app.teardown_request(refused.give_up_left)
+
+    def say(self, *events: tuple[RequestId, Event]) -> None:
+        """What its engine process says."""
+        self.engine._apply(EngineOutputs(list(events), EngineLoad(0, 1, 3, 4)))
+
+    def waits_for(self, leg: RequestId) -> bool:
+        """Whether it has not read all that was said of this leg."""
+        inbox = self.engine._inboxes.get(leg)
+        return inbox is not None and bool(inbox.events)
 
     async def post(self, path: str, body: object, outer_id: str | None = None) -> int:
         headers = {} if outer_id is None else {"X-Request-Id": outer_id}
