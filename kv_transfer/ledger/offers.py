@@ -129,6 +129,14 @@ class OfferBook:
         for ticket_id in self._leases.expire(now):
             self._close(ticket_id, Outcome.EXPIRED)
 
+    def expire_unsealed(self, reason: str) -> None:
+        """End the offers that a sink waits for and that may never be complete."""
+        for ticket_id in self._offers.ticket_ids:
+            offer = self._offers.get(ticket_id)
+            if offer and offer.sink is not None and offer.sealed is None:
+                self._tell_sink(offer, reason)
+                self._end(ticket_id, Outcome.EXPIRED, tell=False)
+
     def extend_leases(self, now: float) -> None:
         """Extend leases after the thread stalled: a Look sent meanwhile may still be unread."""
         self._leases.grant(now + SILENCE_S)

@@ -12,6 +12,7 @@ without sockets.
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from kv_transfer.movers.mover import KvReader
 from kv_transfer.thread.event_queues import EventQueues
 from kv_transfer.wire import FromSink, FromSource, Welcome
 
+STANDSTILL_S = 30.0  # a driver that watches its legs gives them up long before
+STANDSTILL = f"the engine there has done nothing for {STANDSTILL_S:g} s"
 log = logging.getLogger(__name__)
 Command = Callable[[], None]
 
@@ -83,7 +86,11 @@ class CommandQueue:
 
 @dataclass(slots=True)
 class TransferBooks:
-    """Sends to peers by `voice`, reads by `mover`; `news` wakes the reader of the queues."""
+    """Sends to peers by `voice`, reads by `mover`; `news` wakes the reader of the queues.
+
+    `engine_seen_at`: when the engine's thread last asked for news, once it has. If it stands
+    still, sinks do not wait for what it has not completed.
+    """
 
     offers: OfferBook
     pulls: PullBook
@@ -94,6 +101,7 @@ class TransferBooks:
     queues: EventQueues
     news: WakeSignal
     clock: Callable[[], float]
+    engine_seen_at: float = math.inf
 
     def begin_turn(self, *, away: bool = False) -> float:
         """Returns the time for this turn's timeouts. `away`: the thread was stalled."""
@@ -101,6 +109,7 @@ class TransferBooks:
         self.commands.run()
         now = self.clock()  # messages sent until now are handled before any timeout
         if away:
+            self.engine_seen_at = max(self.engine_seen_at, now)
             self.offers.extend_leases(now)
             self.pulls.restart_timeouts(now)
         return now
@@ -131,6 +140,8 @@ class TransferBooks:
         self._read_mover()
         self._make_sums()
         self.offers.expire(now)
+        if now - self.engine_seen_at >= STANDSTILL_S:
+            self.offers.expire_unsealed(STANDSTILL)
         self.pulls.tick(now)
         self._part()
         self.offers.flush()

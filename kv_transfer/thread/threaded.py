@@ -71,7 +71,8 @@ class ThreadedSource:
         self.service.post(partial(self.service.offers.decline, asked))
 
     def poll(self) -> Sequence[Settled]:
-        """What settled since the last call."""
+        """What settled since the last call; also says that the engine goes on."""
+        self.service.books.engine_seen_at = self.service.clock()
         return _drain(self.service.queues.settled)
 
     def close(self) -> None:

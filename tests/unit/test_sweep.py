@@ -23,6 +23,7 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.side_channel.poller import Poller
 from kv_transfer.side_channel.server import SideChannelServer
+from kv_transfer.thread.books import STANDSTILL_S
 from kv_transfer.thread.service import OPEN_TURN_S, TransferService
 from kv_transfer.thread.threaded import Connector, TransferThreadDied
 from kv_transfer.ticket import LEASE_S, KvTicket
@@ -165,6 +166,13 @@ class TestWhileTheTransferThreadHangs:
         rig.now[0] += SILENCE_S - 0.01
         rig.connector.service.sweep()
         assert not rig.connector.source.poll()
+
+
+def test_an_engine_that_asks_for_news_does_not_stand_still(rig: Rig) -> None:
+    for now in (1.0, STANDSTILL_S):
+        rig.now[0] = now
+        rig.connector.source.poll()
+        assert rig.connector.service.books.engine_seen_at == now
 
 
 def test_a_thread_that_waits_is_not_late(rig: Rig) -> None:

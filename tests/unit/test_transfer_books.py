@@ -16,7 +16,7 @@ from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.thread.books import CommandQueue, TransferBooks
+from kv_transfer.thread.books import STANDSTILL, STANDSTILL_S, CommandQueue, TransferBooks
 from kv_transfer.thread.event_queues import EventQueues
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
@@ -37,6 +37,7 @@ from tests.fakes.mover import FakeMover
 AT, LAYOUT = ("host", 1), KvLayout("bytes", 1, 1, (4,))
 WELCOME = Welcome("source", "same", LAYOUT, (), (b"card",), "machine")
 TICKET = KvTicket("t", None, *AT, None)
+BEFORE_S = STANDSTILL_S - 1.0
 
 
 @dataclass
@@ -219,3 +220,57 @@ def test_a_source_that_has_to_help_is_told(rig: Rig) -> None:
     assert Drive() not in rig.voice.said  # nothing is read from whom we have not met
     rig.turn(WELCOME)
     assert rig.voice.said[-1] == Drive()
+
+
+class TestWhereTheEngineStandsStill:
+    """dynamo#432: its source answers, and has nothing more to say."""
+
+    @pytest.fixture
+    def rig(self) -> Rig:
+        """What is on offer: "whole" and "part", which a sink waits for, and "unasked"."""
+        rig = Rig()
+        for name in ("whole", "part", "unasked"):
+            rig.books.offers.offer(name, None)
+            rig.books.offers.extend(name, [3])
+        rig.books.offers.seal("whole", Sealed(0, 0), now=0.0)
+        rig.books.handle_sink_message(b"sink", Hello("same", LAYOUT), 0.0)
+        rig.books.engine_seen_at = 0.0
+        return rig
+
+    def look(self, rig: Rig, now: float, *, away: bool = False) -> list[FromSource | FromSink]:
+        """What the sink is told in a turn in which it asks."""
+        rig.now, rig.voice.said = now, []
+        rig.books.begin_turn(away=away)
+        for name in ("whole", "part"):
+            rig.books.handle_sink_message(b"sink", Look(name, None, 9), now)
+        rig.books.finish_turn(now)
+        return rig.voice.said
+
+    def test_nobody_waits_for_what_it_has_not_completed(self, rig: Rig) -> None:
+        self.look(rig, 0.0)
+        assert Gone("part", STANDSTILL) not in self.look(rig, BEFORE_S)
+        assert Gone("part", STANDSTILL) in self.look(rig, STANDSTILL_S)
+        assert list(rig.books.queues.settled) == [Settled("part", Outcome.EXPIRED)]
+        assert rig.books.offers.num_open == 2
+
+    def test_a_prompt_may_take_any_time_while_it_goes_on(self, rig: Rig) -> None:
+        """As when others have their turn first."""
+        self.look(rig, 0.0)
+        for beat in range(1, 5):
+            rig.books.engine_seen_at = beat * BEFORE_S
+            self.look(rig, beat * BEFORE_S)
+        assert rig.books.offers.num_open == 3
+
+    def test_time_in_which_the_whole_node_stood_still_does_not_count(self, rig: Rig) -> None:
+        self.look(rig, STANDSTILL_S, away=True)
+        self.look(rig, STANDSTILL_S + 1.0)
+        assert rig.books.offers.num_open == 3
+
+
+def test_before_the_engine_first_asks_it_does_not_stand_still(rig: Rig) -> None:
+    rig.books.offers.offer("t", None)
+    rig.books.handle_sink_message(b"sink", Hello("same", LAYOUT), 0.0)
+    rig.now = STANDSTILL_S
+    rig.books.handle_sink_message(b"sink", Look("t", None, 0), rig.now)
+    rig.turn()
+    assert rig.books.offers.num_open == 1
