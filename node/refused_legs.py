@@ -2,7 +2,8 @@
 
 That is a call that is refused for good, with a mistake in it or for a model that is not here,
 or whose client left before the engine had heard of it. Then nobody else knows the ticket, and
-the prefill node would keep the KV until its lease ends.
+the prefill node would keep the KV until its lease ends. So it does where the ticket cannot be
+known here either: the body did not come to its end, or cannot be read.
 """
 
 import asyncio

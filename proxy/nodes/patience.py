@@ -1,7 +1,8 @@
 """How long a node's reply may take to make progress. Pure.
 
 Progress is the head, a whole event or comment, or `PART_BYTES` of something larger. Mere bytes
-are none: a node that sends one each second would never be silent, and never answer.
+are none: a node that sends one each second would never be silent, and never answer. An event
+without tokens counts: it may keep a connection open during a long prefill.
 """
 
 import math
