@@ -8,9 +8,16 @@ import msgspec
 from msgspec import Meta
 
 from api import wire
+from api.body_limits import (
+    MOST_ALLOWED,
+    MOST_BIASES,
+    MOST_STOP_IDS,
+    MOST_STRINGS,
+    refuse_crowded,
+)
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
-from api.grammars import Schema
+from api.grammars import Choices, Schema
 from api.out_of_range import number_out_of_range
 from api.tools.tool_choice import ToolChoice, ToolSettings, read_tools
 from api.wire import TOO_DEEP, UNREADABLE, WireError
@@ -28,7 +35,7 @@ from engine.request import (
 
 MOST_CHOICES = 128
 MOST_MESSAGES, MOST_TOOLS = 20_000, 4_096  # more would hold up the event loop
-MOST_BRACKETS = 500_000  # for the same reason; those within texts are counted too
+LONGEST_NAME = 4_096  # of a session or a cache's salt
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
 HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u)")
 LAST = 12  # bytes of a body in which half a pair makes msgspec say that it was truncated
@@ -38,6 +45,8 @@ Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Messages = Annotated[list[dict[str, Any]], Meta(max_length=MOST_MESSAGES)]
 Tools = Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)]
 Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+Strings = Annotated[list[str], Meta(max_length=MOST_STRINGS)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -61,9 +70,9 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Priority | None = None
     timeout: Timeout | None = None
-    cache_salt: str | None = None
+    cache_salt: Name | None = None
     request_id: str | None = None
-    session_id: str | None = None
+    session_id: Name | None = None
     user: Any = None
     kv_transfer_params: dict[str, Any] | None = None
     pdserve: PdserveOptions | None = None
@@ -83,21 +92,23 @@ class TextBody(RequestBody, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Repetition | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: tuple[TokenId, ...] | None = None
-    bad_words: list[str] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=MOST_BIASES)] | None = None
+    allowed_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MOST_ALLOWED)] | None = (
+        None
+    )
+    bad_words: Strings | None = None
     prompt_logprobs: Ranks | None = None
     return_tokens_as_token_ids: bool | None = False
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: Schema | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Choices | None = None
     guided_grammar: str | None = None
     structural_tag: Schema | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: tuple[TokenId, ...] | None = None
+    stop: str | Strings | None = None
+    stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MOST_STOP_IDS)] | None = None
     ignore_eos: bool | None = False
     include_stop_str_in_output: bool | None = False
     skip_special_tokens: bool | None = True
@@ -108,7 +119,8 @@ class TextBody(RequestBody, frozen=True, kw_only=True):
     @property
     def session(self) -> str:
         """The session for routing: `session_id`, or else `user` if that is a string."""
-        return self.session_id or (self.user if isinstance(self.user, str) else "")
+        user = self.user[:LONGEST_NAME] if isinstance(self.user, str) else ""
+        return self.session_id or user
 
     @property
     def num_logprobs(self) -> int | None:
@@ -222,10 +234,11 @@ def read_object(
     """The fields of a JSON body. Raises BadRequest for a field that is not supported; `instead`
     has the error text of some of them.
     """
-    if len(data) > MOST_BRACKETS and data.count(b"[") + data.count(b"{") > MOST_BRACKETS:
-        raise BadRequest(f"The body has more than {MOST_BRACKETS} opening brackets")
     try:
+        refuse_crowded(data)
         given = msgspec.json.decode(data)
+    except WireError as error:
+        raise BadRequest(str(error)) from error
     except RecursionError as error:
         raise BadRequest(f"The body is nested too deeply: {TOO_DEEP}") from error
     except UNREADABLE as error:

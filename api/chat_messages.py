@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 
 from api.bodies import RequestMessage, convert
+from api.body_limits import refuse_crowded
 from api.errors import BadRequest
 from api.tools.deltas import CalledCustom
 from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 from api.tools.functions import CUSTOM, FUNCTION
 from api.tools.inputs import custom_arguments
+from api.wire import WireError
 
 Template = dict[str, Any]
 MAY_BE_SILENT = ("assistant", "tool")
@@ -100,8 +102,12 @@ def _as_text(arguments: str) -> object:
 
 
 def _as_object(arguments: str) -> object:
-    """The arguments as an object; text that is not JSON stays as it is."""
+    """The arguments as an object; text that is not JSON stays as it is. Raises BadRequest."""
+    data = arguments.encode() or b"{}"
     try:
-        return msgspec.json.decode(arguments or "{}")
+        refuse_crowded(data, "The arguments of a tool call have")
+        return msgspec.json.decode(data)
+    except WireError as error:
+        raise BadRequest(str(error), "messages") from error
     except (msgspec.DecodeError, RecursionError):
         return arguments

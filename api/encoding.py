@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from api.errors import ContextTooLong
-from api.text.tokenizing import TextCodec, far_exceeds
+from api.text.tokenizing import LONG, TextCodec, far_exceeds
 from api.text_requests import Tokens
 from api.threads import run_in_thread
 
@@ -94,9 +94,15 @@ def far_too_long(most: int, context: int | None) -> ContextTooLong:
     return ContextTooLong(said, context=most)
 
 
-async def run_off_loop(size: int, work: Callable[[], Done]) -> Done:
-    """Run the work in a thread if its `size` is large: inline, it would delay all streams.
+async def run_off_loop(
+    size: int, work: Callable[[], Done], codec: TextCodec | None = None
+) -> Done:
+    """Run the work in a thread if its `size` is large: inline, it would delay all streams. Much
+    work for a `codec` waits for a thread of its own: it takes so long that it would leave none
+    to others.
 
     Raises TooBusy if there is no thread for it.
     """
-    return work() if size <= INLINE_SIZE else await run_in_thread(work)
+    if size <= INLINE_SIZE:
+        return work()
+    return await run_in_thread(work, codec.long_work if codec and size > LONG else None)

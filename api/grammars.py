@@ -4,10 +4,12 @@ Whether the schema, expression or grammar is valid is for the engine to decide.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
+from api.body_limits import MOST_LISTED
 from api.wire import WireError, convert
 from engine.request import Grammar
 
@@ -15,6 +17,7 @@ ONE_OF = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
 STRUCTURED = "structured_outputs"
 Schema = dict[str, Any] | str
+Choices = Annotated[tuple[str, ...], Meta(max_length=MOST_LISTED)]
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
@@ -22,7 +25,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
 
     json: Schema | None = None
     regex: str | None = None
-    choice: tuple[str, ...] | None = None
+    choice: Choices | None = None
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: Schema | None = None

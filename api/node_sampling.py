@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from api.body_limits import MOST_ALLOWED, MOST_BIASES, MOST_STOP_IDS, MOST_STRINGS
 from api.fields import NODE_SAMPLING, refuse_unsupported
 from api.grammars import read_structured, structured_of
 from api.seeds import default_seed, resolve_seed
@@ -15,6 +16,13 @@ from api.wire import WireError, convert
 from engine.request import LARGEST_TOKEN, Bias, RequestId, Sampling, TokenId
 
 DEFAULT_MAX_TOKENS = 16
+MOST = {
+    "logit_bias": MOST_BIASES,
+    "allowed_token_ids": MOST_ALLOWED,
+    "stop_token_ids": MOST_STOP_IDS,
+    "bad_words": 2 * MOST_STRINGS,  # spellings
+}
+"""Lengths: what is longer would hold up the event loop."""
 Biases = dict[TokenId, Bias]
 
 
@@ -35,6 +43,7 @@ def decode_sampling(given: Mapping[str, object], done: int, request_id: RequestI
     refuse_unsupported(given, NODE_SAMPLING)
     known = {key: value for key, value in given.items() if value is not None}
     known.pop("grammar", None)
+    _check_lengths(known)
     if known.get("top_k") == -1:  # -1 also means all
         known["top_k"] = 0
     if (bias := known.get("logit_bias")) is not None:
@@ -47,6 +56,13 @@ def decode_sampling(given: Mapping[str, object], done: int, request_id: RequestI
     sampling = checked(convert({**defaults, **known}, Sampling, strict=False))
     most = min(sampling.max_tokens + done, LARGEST_TOKEN)
     return msgspec.structs.replace(sampling, max_tokens=most)
+
+
+def _check_lengths(given: Mapping[str, object]) -> None:
+    for name, most in MOST.items():
+        asked = given.get(name)
+        if isinstance(asked, list | dict) and len(asked) > most:
+            raise WireError(f"{name} has more than {most} entries", name)
 
 
 def checked(sampling: Sampling) -> Sampling:

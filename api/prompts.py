@@ -15,15 +15,19 @@ def needs_text(body: CompletionBody) -> bool:
 
 
 def prompts_of(
-    given: str | list[str | int | list[int]] | None, param: str
+    given: str | list[str | int | list[int]] | None, param: str, most: int
 ) -> list[str | Tokens]:
-    """One prompt or many, each a text or token ids; `param` is the field they are in."""
+    """One prompt or many, up to `most`, each a text or token ids; `param` is the field they are
+    in. Raises BadRequest.
+    """
     if given is None:
         raise BadRequest(f"{param} is missing", param)
     if given == []:
         raise BadRequest(f"{param} must not be empty", param)
     if isinstance(given, str):
         return [given]
+    if len(given) > most and not isinstance(given[0], int):
+        raise BadRequest(f"more than {most} {param}s in one request", param)
     if int not in (kinds := set(map(type, given))):
         return [tuple(one) if isinstance(one, list) else str(one) for one in given]
     if len(kinds) > 1:

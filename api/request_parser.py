@@ -41,10 +41,7 @@ class RequestParser:
         """Parse a completion body; raises ApiError."""
         model, codec = self._check_model(body)
         special = body.add_special_tokens is not False
-        given = prompts_of(body.prompt, "prompt")
-        if len(given) > MOST_CALLS:
-            raise BadRequest(f"more than {MOST_CALLS} prompts in one request", "prompt")
-
+        given = prompts_of(body.prompt, "prompt", MOST_CALLS)
         self._check([one for one in given if not isinstance(one, str)])
         characters = sum(len(one) for one in given if isinstance(one, str))
         fit = self._fit(body, characters)
@@ -55,7 +52,7 @@ class RequestParser:
                 for one in given
             ]
 
-        prompts = await run_off_loop(characters, encode)
+        prompts = await run_off_loop(characters, encode, codec)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
         return await self._build_request(body, outer_id, model, prompts)
@@ -91,7 +88,7 @@ class RequestParser:
                 return encode_text(codec, text, fit, special=special), thinking
             return encode_chat(codec, text, fit), thinking
 
-        prompt, thinking = await run_off_loop(size, encode)
+        prompt, thinking = await run_off_loop(size, encode, codec)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
         return calling, prompt, thinking

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from api.bodies import ChatBody, StreamOptions, TextBody
@@ -19,6 +20,7 @@ from api.tools.calling import ToolCalling
 from engine.request import Grammar, ReasoningMarks, Request, RequestId, Sampling
 
 MOST_CALLS = 2_048
+LARGEST_SHAPES = 32 << 20  # bytes, of the sampling parameters of all calls of one request
 Tokens = tuple[int, ...]
 
 
@@ -97,6 +99,7 @@ class CallBuilder:
         if len(prompts) * n > MOST_CALLS:
             raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
         shape = shared_sampling(self.body, self.outer_id, self.served)
+        _check_size(shape, len(prompts) * n)
         context = self.served.max_model_len()  # a proxy asks all its nodes
         default = self.served.defaults.max_new_tokens or _default_max_tokens(self.body)
         calls = list[GeneratorCall]()
@@ -134,6 +137,18 @@ class CallBuilder:
             adapter=self.served.adapter(self.body.model),
         )
         return GeneratorCall(request, leg)
+
+
+def _check_size(shape: Sampling, calls: int) -> None:
+    """Refuse large parameters if there are many calls: each has its own copy of them, which
+    would hold up the nodes. Raises BadRequest.
+    """
+    if calls > 1 and (size := len(msgspec.json.encode(shape))) * calls > LARGEST_SHAPES:
+        raise BadRequest(
+            f"the sampling parameters of {calls} choices have {size} bytes each, and more than "
+            f"{LARGEST_SHAPES} together: ask for fewer choices, or make grammar, bad_words, "
+            "logit_bias and lists of token ids shorter"
+        )
 
 
 def _with_choice_index(placed: tuple[int, GeneratorCall]) -> GeneratorCall:

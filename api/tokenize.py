@@ -91,7 +91,7 @@ async def tokenized(served: ServedModel, body: TokenizeBody, size: int) -> Token
             count=len(tokens), max_model_len=context, tokens=tokens, token_strs=strings
         )
 
-    return await run_off_loop(size, encode)
+    return await run_off_loop(size, encode, codec)
 
 
 async def detokenized(served: ServedModel, body: DetokenizeBody) -> Detokenized:
@@ -104,7 +104,7 @@ async def detokenized(served: ServedModel, body: DetokenizeBody) -> Detokenized:
     def decode() -> str:
         return codec.decode(body.tokens, skip_special_tokens=False)
 
-    return Detokenized(await run_off_loop(len(body.tokens), decode))
+    return Detokenized(await run_off_loop(len(body.tokens), decode, codec))
 
 
 def _tokens(served: ServedModel, body: TokenizeBody) -> Sequence[int]:

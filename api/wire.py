@@ -7,10 +7,13 @@ from typing import TypeVar
 import msgspec
 from msgspec import inspect
 
+from api.errors import shortened
+
 AT = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`$")
 STEP = re.compile(r"\[|[^.\[\]]+(?=[.\[]|$)")
 ENUM = "Invalid enum value"
 MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
+LONGEST_ERROR = 10_000  # what a client wrote may be as large as its body
 TOO_DEEP = "objects and lists may be nested 500 levels deep at most"
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors that decoding untrusted JSON may raise."""
@@ -38,6 +41,7 @@ def explained(error: Exception, within: str = "", kind: type | None = None) -> W
     the values that it may have if `kind`, the type of all that was given, says which.
     """
     said = TOO_DEEP if isinstance(error, RecursionError) else str(error)
+    said = shortened(said, LONGEST_ERROR)
     path, missing = AT.search(said), MISSING.match(said)
     steps = (within, path and path["path"].partition("[...]")[0], missing and missing["name"])
     param = ".".join(step for step in steps if step).replace(".[", "[")

@@ -9,19 +9,20 @@ known here either: the body did not come to its end, or cannot be read.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from quart import Response, request
 
 from api.bodies import MOST_CHOICES
+from api.body_limits import refuse_crowded
 from api.endpoints import REQUEST_ID
 from api.errors import BadRequest
 from api.generate import read_leg
 from api.generator import BAD_REQUEST, WHOLE, Leg
 from api.prompts import prompts_of
 from api.text_requests import MOST_CALLS
-from api.wire import UNREADABLE
+from api.wire import UNREADABLE, WireError
 from kv_transfer.errors import MalformedTicket
 from node.legs import LegFinder
 
@@ -39,7 +40,11 @@ class _Body(msgspec.Struct):
         """How many choices the call asks for: a refused one may have anything as `n`."""
         n = self.n if isinstance(self.n, int) and 1 <= self.n <= MOST_CHOICES else 1
         try:
-            prompts = prompts_of(self.prompt, "prompt") if isinstance(self.prompt, list) else ()
+            prompts = (
+                prompts_of(self.prompt, "prompt", len(self.prompt))
+                if isinstance(self.prompt, list)
+                else ()
+            )
         except BadRequest:
             return n
         return min(max(len(prompts), 1) * n, MOST_CALLS)
@@ -77,9 +82,10 @@ class RefusedLegs:
         """What the body of this request asks for, as far as it has come."""
         try:
             async with asyncio.timeout(0):  # the rest of a body may never come
-                body = await request.get_data(as_text=False)
+                body = cast("bytes", await request.get_data(as_text=False))
+            refuse_crowded(body)
             read = msgspec.json.decode(body, type=_Body)
-        except (TimeoutError, *UNREADABLE):
+        except (TimeoutError, WireError, *UNREADABLE):
             return
         await self._give_up(read, request.headers.get(REQUEST_ID))
 

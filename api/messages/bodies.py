@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from api.bodies import Messages, RequestBody, TextBody, Tools, convert, read_object
+from api.bodies import Messages, RequestBody, Strings, TextBody, Tools, convert, read_object
 from api.messages.fields import INSTEAD, MESSAGES, refuse_threads
 from api.tools.functions import FunctionName
 from engine.request import Count, Limit
@@ -70,7 +70,7 @@ class CountBody(TextBody, frozen=True, kw_only=True):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Strings | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     context_management: dict[str, Any] | None = None

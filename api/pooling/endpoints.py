@@ -41,7 +41,7 @@ def has_text(body: PoolingBody) -> bool:
     """Whether any input needs the tokenizer: not if all are token ids."""
     given = getattr(body, "input", "")
     inputs = given if isinstance(given, list) else [given]
-    return any(isinstance(one, str) for one in inputs)
+    return str in set(map(type, inputs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,7 @@ class PoolingRequestParser:
         segments: Sequence[Sequence[int]] = (),
     ) -> list[PoolingRequest]:
         """One request for each input; raises ApiError. Only token ids may have `segments`."""
-        prompts = prompts_of(given, "input")
-        if len(prompts) > MOST_INPUTS:
-            raise BadRequest(f"more than {MOST_INPUTS} inputs in one request", "input")
+        prompts = prompts_of(given, "input", MOST_INPUTS)
         encoded = await self._encode(body, prompts)
         if segments:
             encoded = _with_segments(encoded, segments)
@@ -70,7 +68,7 @@ class PoolingRequestParser:
                 for one in prompts
             ]
 
-        return await run_off_loop(_characters(prompts), encode)
+        return await run_off_loop(_characters(prompts), encode, self.served.codec)
 
     async def pairs(
         self, body: PoolingBody, texts: Sequence[tuple[str, str]], outer_id: str
@@ -81,7 +79,8 @@ class PoolingRequestParser:
         def encode() -> list[EncodedInput]:
             return [encoder.pair(*pair) for pair in texts]
 
-        encoded = await run_off_loop(sum(len(one) + len(two) for one, two in texts), encode)
+        characters = sum(len(one) + len(two) for one, two in texts)
+        encoded = await run_off_loop(characters, encode, self.served.codec)
         return self._requests(body, encoded, PoolingSpec("classify"), outer_id)
 
     def _requests(

@@ -19,12 +19,12 @@ def pairs_of(first: Texts, second: Texts, param: str = "text_2") -> Sequence[Pai
     """
     ones = [first] if isinstance(first, str) else first
     twos = [second] if isinstance(second, str) else second
-    if len(ones) == 1:
-        ones = ones * len(twos)
     if not twos:
         raise BadRequest(f"{param} must not be empty", param)
     if len(twos) > MOST_INPUTS:
         raise BadRequest(f"more than {MOST_INPUTS} pairs in one request", param)
+    if len(ones) == 1:
+        ones = ones * len(twos)
     if len(ones) != len(twos):
         said = f"{len(ones)} and {len(twos)} texts cannot be paired: 1:1, 1:N or N:N"
         raise BadRequest(said, param)

@@ -14,14 +14,14 @@ from api.text.byte_pairs import BytePairEncoder, byte_pair_encoder
 from api.text.detokenizing import Detokenizer, TokenTexts
 from api.text.truncation import NoCutPoint, TextTruncator
 from api.text.turns import TurnCache, turn_splitter
+from api.threads import Threads, few_threads
 from engine.request import LARGEST_TOKEN
 from engine.token_bytes import TokenBytes, is_byte_level, token_bytes_of
 
 LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte for each
 SLICE = 1 << 16
 BY_FAR, FEW = 2, 64
-# for the texts of one batch; pdserve encodes one text at a time
-THREADS = "TOKENIZERS_PARALLELISM"
+THREADS = "TOKENIZERS_PARALLELISM"  # of a batch of texts; pdserve encodes one at a time
 SAMPLE = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
 # what transformers raises for a file of another shape than it expects
 MALFORMED = (OSError, ValueError, TypeError, KeyError, AttributeError)
@@ -50,12 +50,13 @@ class TextCodec:
     """Encodes, decodes and renders text for one checkpoint; thread-safe.
 
     `fast` is the tokenizer's Rust part, where it has one. Long texts are encoded one at a
-    time, as each takes much memory.
+    time, as each takes much memory, in the threads for `long_work`.
     """
 
     tokenizer: Tokenizer
     fast: Any | None = None
     _one_long: Any = field(default_factory=Lock, compare=False, repr=False)
+    long_work: Threads = field(default_factory=few_threads, compare=False, repr=False)
 
     @cached_property
     def num_token_ids(self) -> int:

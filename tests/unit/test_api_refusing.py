@@ -6,13 +6,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from api.bodies import (
-    MOST_BRACKETS,
-    MOST_MESSAGES,
-    MOST_TOOLS,
-    read_chat,
-    read_completion,
-)
+from api.bodies import MOST_MESSAGES, MOST_TOOLS, read_chat, read_completion
+from api.body_limits import MOST_BRACKETS
 from api.errors import BadRequest, ContextTooLong, ModelNotFound, NoTokenizer
 from api.out_of_range import LARGEST_SEARCHED
 from api.served import ServedModel, read_leg_params
