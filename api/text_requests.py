@@ -20,7 +20,7 @@ from api.tools.calling import ToolCalling
 from engine.request import Grammar, ReasoningMarks, Request, RequestId, Sampling
 
 MOST_CALLS = 2_048
-LARGEST_SHAPES = 32 << 20  # bytes, of the sampling parameters of all calls of one request
+LARGEST_SHAPES = 16 << 20  # bytes, of the sampling parameters of all calls of one request
 Tokens = tuple[int, ...]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from quart import Quart
 
+from api.body_limits import MOST_KEYS
 from api.generator import Event, Leg
 from api.routes import openai_routes
 from engine.api import EngineLoad
@@ -94,6 +95,13 @@ async def test_kv_of_a_call_for_a_model_that_is_not_here_is_not_kept(path: str) 
     params = {"model": "x", "kv_transfer_params": to_params(TICKET)}
     assert await door.post(path, {**ASKS[path], **params}) == 404
     assert door.sent == [DeclineLeg(Leg(ticket=TICKET))]
+
+
+async def test_a_body_of_too_many_keys_is_not_read_again() -> None:
+    door, many = Door(), dict.fromkeys(map(str, range(MOST_KEYS)), 1)
+    body = {**ASKS["/v1/completions"], "x": many, "kv_transfer_params": to_params(TICKET)}
+    assert await door.post("/v1/completions", body) == 400
+    assert door.sent == []
 
 
 async def test_a_call_of_no_endpoint_is_not_read() -> None:
