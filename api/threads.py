@@ -31,4 +31,7 @@ async def run_in_thread(work: Callable[[], Done], threads: Threads | None = None
     except RuntimeError as error:  # the executor keeps a turn that it has no thread for
         left.clear()
         raise TooBusy(f"There is no thread for this request now: {error}") from error
-    return await done
+    try:
+        return await done
+    finally:
+        del done  # a failure's traceback has this frame, and would keep itself and the request

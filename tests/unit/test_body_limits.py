@@ -1,8 +1,12 @@
 """What is so much that to read it would hold up everybody else is refused, by its number."""
 
 import asyncio
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Event
+from weakref import ref
 
 import msgspec
 import pytest
@@ -25,6 +29,7 @@ from api.generate import decode_call
 from api.node_sampling import MOST, decode_sampling
 from api.text.tokenizing import LONG
 from api.text_requests import LARGEST_SHAPES, MOST_CALLS
+from api.threads import run_in_thread
 from api.wire import LONGEST_ERROR, WireError
 from engine.request import RequestId
 from tests.fakes.asking import chat, complete
@@ -169,3 +174,29 @@ async def test_long_texts_leave_threads_to_others() -> None:
     finally:
         over.set()
         await waiting
+
+
+class Body:
+    """What a request holds."""
+
+
+def failing() -> tuple[Callable[[], None], "ref[Body]"]:
+    held = Body()
+
+    def work() -> None:
+        raise ValueError(repr(held))
+
+    return work, ref(held)
+
+
+async def test_what_a_thread_refused_is_not_kept_until_garbage_is_collected() -> None:
+    work, held = failing()
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            with suppress(ValueError):
+                await run_in_thread(work, threads)
+            del work
+        assert held() is None
+    finally:
+        gc.enable()
