@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from api.wire import WireError
+from api.wire import MOST_LEVELS, WireError
 
 MOST_BRACKETS = 500_000  # opening ones; those within texts are counted too
 MOST_COMMAS = 1_500_000  # those within texts too
@@ -15,16 +15,22 @@ MOST_BIASES, MOST_ALLOWED, MOST_STOP_IDS = 1 << 16, 1 << 19, 1 << 14
 MOST_STRINGS = 4_096  # stop strings, or bad words
 MOST_LISTED = 10_000  # ways of a choice; grammars of more are refused
 COUNTED_FROM = 3 * MOST_KEYS  # bytes; a smaller body has fewer of each
-BRACKET, COMMA, COLON, QUOTE, BACKSLASH, SPACE = b'{,:"\\ '
+OPENING, CLOSING, COMMA, COLON, QUOTE, BACKSLASH, SPACE = b'{},:"\\ '
 Letters = np.ndarray[Any, np.dtype[np.uint8]]
-CASE = 0x20  # the bit in which [ differs from {
+CASE = 0x20  # the bit in which [ and ] differ from { and }
 
 
 def refuse_crowded(data: bytes, what: str = "The body has") -> None:
-    """Refuse JSON of too many parts, and say `what` has them; raises WireError."""
-    if len(data) < COUNTED_FROM:
-        return
-    letters = np.frombuffer(data, np.uint8)
+    """Refuse JSON of too many parts, and say `what` has them; raises WireError. Raises
+    RecursionError if it is nested too deeply, which parsers find at a depth of their own.
+    """
+    if len(data) >= COUNTED_FROM:
+        _refuse_many(np.frombuffer(data, np.uint8), what)
+    if data.count(b"[") + data.count(b"{") > MOST_LEVELS and _num_levels(data) > MOST_LEVELS:
+        raise RecursionError
+
+
+def _refuse_many(letters: Letters, what: str) -> None:
     for parts, most, count in (
         ("opening brackets", MOST_BRACKETS, _num_brackets),
         ("commas", MOST_COMMAS, _num_commas),
@@ -34,8 +40,19 @@ def refuse_crowded(data: bytes, what: str = "The body has") -> None:
             raise WireError(f"{what} more than {most} {parts}")
 
 
+def _num_levels(data: bytes) -> int:
+    """How deep objects and lists are nested, the outermost included."""
+    letters = np.frombuffer(data.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    marks = letters[
+        (letters == QUOTE) | ((letters | CASE) == OPENING) | ((letters | CASE) == CLOSING)
+    ]
+    outside = np.cumsum(marks == QUOTE, dtype=np.uint8) % 2 == 0
+    opened, closed = (((marks | CASE) == one) & outside for one in (OPENING, CLOSING))
+    return int(np.cumsum(opened.astype(np.int32) - closed).max(initial=0))
+
+
 def _num_brackets(letters: Letters) -> int:
-    return int(np.count_nonzero((letters | CASE) == BRACKET))
+    return int(np.count_nonzero((letters | CASE) == OPENING))
 
 
 def _num_commas(letters: Letters) -> int:

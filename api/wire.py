@@ -14,7 +14,8 @@ STEP = re.compile(r"\[|[^.\[\]]+(?=[.\[]|$)")
 ENUM = "Invalid enum value"
 MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
 LONGEST_ERROR = 10_000  # what a client wrote may be as large as its body
-TOO_DEEP = "objects and lists may be nested 500 levels deep at most"
+MOST_LEVELS = 500
+TOO_DEEP = f"objects and lists may be nested {MOST_LEVELS} levels deep at most"
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors that decoding untrusted JSON may raise."""
 Kind = TypeVar("Kind")
