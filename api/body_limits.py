@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from api.wire import MOST_LEVELS, WireError
+from api.wire import MOST_LEVELS, TOO_DEEP, WireError
 
 MOST_BRACKETS = 500_000  # opening ones; those within texts are counted too
 MOST_COMMAS = 1_500_000  # those within texts too
@@ -27,7 +27,7 @@ def refuse_crowded(data: bytes, what: str = "The body has") -> None:
     if len(data) >= COUNTED_FROM:
         _refuse_many(np.frombuffer(data, np.uint8), what)
     if data.count(b"[") + data.count(b"{") > MOST_LEVELS and _num_levels(data) > MOST_LEVELS:
-        raise RecursionError
+        raise RecursionError(TOO_DEEP)
 
 
 def _refuse_many(letters: Letters, what: str) -> None:

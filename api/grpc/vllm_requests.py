@@ -2,10 +2,11 @@
 
 import msgspec
 
+from api.body_limits import refuse_crowded
 from api.errors import BadRequest
 from api.grpc.calls import RequestForm, copy_ids, refuse_unknown, without_zeros
 from api.grpc.protos import vllm_engine_pb2 as pb
-from api.wire import UNREADABLE
+from api.wire import UNREADABLE, WireError
 
 
 def completion_of(request: pb.GenerateRequest, context: int | None = None) -> dict[str, object]:
@@ -56,13 +57,14 @@ def completion_of(request: pb.GenerateRequest, context: int | None = None) -> di
 def _params(request: pb.GenerateRequest) -> dict[str, object] | None:
     if not request.kv_transfer_params_json:
         return None
+    data, name = request.kv_transfer_params_json.encode(), "kv_transfer_params_json"
     try:
-        read: dict[str, object] = msgspec.json.decode(
-            request.kv_transfer_params_json, type=dict[str, object]
-        )
+        refuse_crowded(data, f"{name} has")
+        read: dict[str, object] = msgspec.json.decode(data, type=dict[str, object])
+    except WireError as error:
+        raise BadRequest(str(error), name) from error
     except UNREADABLE as error:
-        told = f"kv_transfer_params_json is no JSON object: {error}"
-        raise BadRequest(told, "kv_transfer_params_json") from error
+        raise BadRequest(f"{name} is no JSON object: {error}", name) from error
     return read
 
 

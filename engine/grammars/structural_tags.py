@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from engine.errors import GrammarRefused
+from engine.grammars.explaining import reason
 
 
 class _Format(
@@ -192,7 +193,7 @@ def read_structural_tag(source: str) -> Format:
     except RecursionError as error:
         raise GrammarRefused("structural_tag: formats too deep within each other") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise GrammarRefused(f"structural_tag: {error}") from error
+        raise GrammarRefused(f"structural_tag: {reason(str(error))}") from error
 
 
 def structural_tag_of(one: Format) -> str:

@@ -170,10 +170,10 @@ async def test_params_that_are_none_are_refused(params: str) -> None:
 
 @pytest.mark.parametrize("space", ["", " " * 40_000])
 async def test_however_deep_its_params_are_a_request_is_answered_or_refused(space: str) -> None:
-    """As deep as can be read, in a thread if it is large, may be deeper than can be written."""
+    """In a thread if it is large."""
     ends = set[grpc.StatusCode]()
     async with serving(saying("the dog")) as caller:
-        for depth in range(880, 1_000):
+        for depth in range(450, 550):
             params = '{"a":' * depth + "1" + "}" * depth + space
             try:
                 await caller.engine(asking(kv_transfer_params_json=params))
