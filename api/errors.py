@@ -16,10 +16,10 @@ from collections.abc import Mapping
 import msgspec
 
 from api.generator import BAD_REQUEST, StreamFailed
+from api.wire import shortened
 
 SERVER_ERROR = 500
 LONGEST_MESSAGE, LONGEST_PARAM = 2000, 200
-LEFT_OUT = " […] "
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -129,14 +129,6 @@ def error_body(
 def body_of(error: ApiError | StreamFailed) -> ErrorBody:
     """The error body of an exception."""
     return error_body(error.status, str(error), error.param, error.code)
-
-
-def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and end if it has more than `most` characters."""
-    if len(text) <= most:
-        return text
-    half = (most - len(LEFT_OUT)) // 2
-    return f"{text[:half]}{LEFT_OUT}{text[-half:]}"
 
 
 def _type_of(status: int) -> str:

@@ -7,12 +7,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import inspect
 
-from api.errors import shortened
-
 AT = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`$")
 STEP = re.compile(r"\[|[^.\[\]]+(?=[.\[]|$)")
 ENUM = "Invalid enum value"
 MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
+LEFT_OUT = " […] "
 LONGEST_ERROR = 10_000  # what a client wrote may be as large as its body
 MOST_LEVELS = 500
 TOO_DEEP = f"objects and lists may be nested {MOST_LEVELS} levels deep at most"
@@ -84,3 +83,11 @@ def _types_within(kind: inspect.Type, step: str) -> Sequence[inspect.Type]:
     if isinstance(kind, inspect.CollectionType):
         return [kind.item_type]
     return [kind.value_type] if isinstance(kind, inspect.DictType) else []
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and end if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    half = (most - len(LEFT_OUT)) // 2
+    return f"{text[:half]}{LEFT_OUT}{text[-half:]}"

@@ -29,9 +29,10 @@ from api.answering import Answer
 from api.choices import TextPiece
 from api.encoding import far_too_long, run_off_loop
 from api.endpoints import HttpCall, TextEndpoints
-from api.errors import ApiError, BadRequest, shortened
+from api.errors import ApiError, BadRequest
 from api.generator import StreamFailed
 from api.text.tokenizing import far_exceeds
+from api.wire import shortened
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CODES: Mapping[int, grpc.StatusCode] = {

@@ -14,8 +14,8 @@ from time import monotonic
 
 from llguidance import LLMatcher
 
-from engine.errors import GrammarRefused
-from engine.grammars.explaining import reason, reason_of, refusal
+from engine.errors import GrammarRefused, reason
+from engine.grammars.explaining import reason_of, refusal
 from engine.grammars.matching import CompiledGrammar, GrammarMatcher
 from engine.grammars.sources import limits, to_llguidance
 from engine.grammars.vocabulary import GrammarVocabulary, load_vocabulary

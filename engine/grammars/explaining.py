@@ -11,12 +11,12 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from engine.errors import reason
 from engine.grammars.byte_tokens import byte_tokenizer
 from engine.grammars.exclusive_ways import member, with_exclusive_ways
 from engine.grammars.schemas import NAMED, NESTED, without_annotations
 from engine.request import Grammar
 
-LONGEST_REASON = 300
 LONGEST_SHOWN = 40
 DEEPEST = 123  # levels of objects and lists in a schema; llguidance reads a few more
 TOO_DEEP = f"objects and lists may be nested {DEEPEST} levels deep at most"
@@ -43,12 +43,6 @@ def refusal(grammar: Grammar, said: str, limits: LLParserLimits) -> str:
         return f"{grammar.kind}: {_why(grammar, said, limits)}"
     except RecursionError:  # within the levels of a structural tag
         return f"{grammar.kind}: {reason(said)}"
-
-
-def reason(said: str) -> str:
-    """A library's error as one line of bounded length."""
-    line = " ".join(said.replace("<non-verbose/>", "").split())
-    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
 
 
 def reason_of(error: Exception) -> str:

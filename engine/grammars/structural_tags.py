@@ -20,8 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from engine.errors import GrammarRefused
-from engine.grammars.explaining import reason
+from engine.errors import GrammarRefused, reason
 
 
 class _Format(

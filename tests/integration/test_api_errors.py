@@ -4,9 +4,10 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from api.errors import LEFT_OUT, LONGEST_MESSAGE, LONGEST_PARAM, shortened
+from api.errors import LONGEST_MESSAGE, LONGEST_PARAM
 from api.generator import WHOLE, Event, Leg, StreamFailed, Tap, TokenEvent
 from api.served import ServedModel
+from api.wire import LEFT_OUT, shortened
 from engine.errors import GrammarCheckBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request
