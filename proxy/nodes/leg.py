@@ -66,12 +66,17 @@ class HttpLeg:
             self._failure = None
             raise failure
         event = None if self._reply is None or self._over else self._reply.event
-        self._over = event is None
+        if event is None:
+            self._over, self._on_ready = True, None
         return event
 
     def hang_up(self) -> None:
-        """Close the leg; before its end, that aborts it at the node."""
-        self._over, line, self._connection = True, self._connection, None
+        """Close the leg; before its end, that aborts it at the node. Nobody is called back any
+        more: who listens may hold the leg, and its request would be kept until garbage is
+        collected.
+        """
+        self._over, self._on_ready = True, None
+        line, self._connection = self._connection, None
         if self._connecting is not None:
             self._connecting.cancel()
         elif self._reply is not None:

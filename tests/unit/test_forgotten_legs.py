@@ -1,0 +1,36 @@
+"""What a leg held is free as soon as it is over: its request may be as large as a prompt."""
+
+import gc
+from collections.abc import Iterable
+
+import pytest
+
+from discovery.registration import Role
+from proxy.attempt.legs import Legs
+from proxy.nodes.connection_pool import open_connections
+from proxy.nodes.leg import HttpLeg
+from tests.fakes.raw_http import END, HANG, SSE, Step, events
+from tests.unit.test_leg import DONE, FIRST, LAST, leg_at, node
+
+
+@pytest.mark.parametrize(
+    ("script", "ends"),
+    [([SSE, *events(FIRST, LAST), DONE, END], True), ([SSE, *events(FIRST), HANG], False)],
+)
+async def test_it_does_not_wait_for_garbage_to_be_collected(
+    script: Iterable[Step], *, ends: bool
+) -> None:
+    """Large requests do not hasten that: what counts is how many objects there are."""
+    async with node(Role.DECODE, script) as (d, _), open_connections() as lines:
+        gc.collect()
+        gc.disable()
+        try:
+            async with Legs() as legs:
+                legs.open(d, leg_at(lines, d))
+                assert await legs.next() is not None
+                while ends and await legs.next() is not None:
+                    pass
+            del legs
+            assert not [one for one in gc.get_objects() if isinstance(one, HttpLeg)]
+        finally:
+            gc.enable()
