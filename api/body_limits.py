@@ -43,9 +43,8 @@ def _refuse_many(letters: Letters, what: str) -> None:
 def _num_levels(data: bytes) -> int:
     """How deep objects and lists are nested, the outermost included."""
     letters = np.frombuffer(data.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
-    marks = letters[
-        (letters == QUOTE) | ((letters | CASE) == OPENING) | ((letters | CASE) == CLOSING)
-    ]
+    folded = letters | CASE
+    marks = letters[(letters == QUOTE) | (folded == OPENING) | (folded == CLOSING)]
     outside = np.cumsum(marks == QUOTE, dtype=np.uint8) % 2 == 0
     opened, closed = (((marks | CASE) == one) & outside for one in (OPENING, CLOSING))
     return int(np.cumsum(opened.astype(np.int32) - closed).max(initial=0))

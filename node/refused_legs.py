@@ -40,11 +40,8 @@ class _Body(msgspec.Struct):
         """How many choices the call asks for: a refused one may have anything as `n`."""
         n = self.n if isinstance(self.n, int) and 1 <= self.n <= MOST_CHOICES else 1
         try:
-            prompts = (
-                prompts_of(self.prompt, "prompt", len(self.prompt))
-                if isinstance(self.prompt, list)
-                else ()
-            )
+            listed = isinstance(self.prompt, list)
+            prompts = prompts_of(self.prompt, "prompt", MOST_CALLS) if listed else ()
         except BadRequest:
             return n
         return min(max(len(prompts), 1) * n, MOST_CALLS)
