@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from api.generator import TokenEvent
+from api.generator import FailedEvent, TokenEvent
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.api import Outcome
 from kv_transfer.local.faults import Delay, Fault, On
@@ -99,3 +99,42 @@ def test_a_copy_waits_until_its_ticket_can_be_pulled_again(
     assert said == [SECOND, SECOND]
     assert pair.node.load_failures == {}
     assert pair.outcomes() == [Outcome.DELIVERED]
+
+
+@pytest.mark.parametrize("prompt", [LONG, ONE_BLOCK])
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_where_no_prompt_is_run_a_copy_waits_for_what_becomes_of_the_first(
+    prompt: tuple[int, ...], *, prefix_cache: bool
+) -> None:
+    """A router asks again before the node has noticed that the first connection is gone."""
+    pair = Pair(recompute=False)
+    pair.engine.info = replace(pair.engine.info, prefix_cache=prefix_cache)
+    ticket = pair.source.offer(FIRST)
+    for name in (FIRST, SECOND):
+        pair.submit(asked(name, prompt), ticket)
+    assert pair.tick(3) == []
+    pair.node.abort(FIRST)
+    if prompt is LONG:
+        pair.source.extend(ticket.ticket_id, [2])
+    pair.seal(ticket, asked(SECOND, prompt))
+    said = [name for name, event in pair.tick(12) if isinstance(event, TokenEvent)]
+    assert said == [SECOND, SECOND]
+    assert pair.node.load_failures == {}
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_where_no_prompt_is_run_only_one_job_gets_the_kv(*, prefix_cache: bool) -> None:
+    pair = Pair(recompute=False)
+    pair.engine.info = replace(pair.engine.info, prefix_cache=prefix_cache)
+    ticket = pair.source.offer(FIRST)
+    for name in (FIRST, SECOND):
+        pair.submit(asked(name), ticket)
+    pair.tick(3)
+    pair.source.extend(ticket.ticket_id, [2])
+    pair.seal(ticket, asked(FIRST))
+    news = pair.tick(12)
+    assert [name for name, event in news if isinstance(event, TokenEvent)] == [FIRST, FIRST]
+    (failed,) = [event for _, event in news if isinstance(event, FailedEvent)]
+    assert failed.retryable
+    assert pair.node.load_failures == {"expired": 1}
+    assert pair.used_blocks == 0
