@@ -122,9 +122,10 @@ class EngineServer:
 
     def _send(self, events: list[LegEvent], cache_events: Sequence[CacheEvent] = ()) -> None:
         self.last_sent_at = time.monotonic()
-        late_s = self.connector.service.late_s
-        load, failures = self.loop.load, self.loop.load_failures
-        outputs = EngineOutputs(events, load, failures, late_s, tuple(cache_events))
+        service = self.connector.service
+        load, failures, late_s = self.loop.load, self.loop.load_failures, service.late_s
+        more = tuple(cache_events), service.refused_connections
+        outputs = EngineOutputs(events, load, failures, late_s, *more)
         self.door.send(encode(outputs))
 
 

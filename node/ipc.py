@@ -125,6 +125,7 @@ class EngineOutputs(msgspec.Struct, frozen=True, tag="news"):
     """Events of the last step, and the engine's load; without events a heartbeat.
 
     `load_failures` counts KV loads that failed since the engine's start, by kind.
+    `refused_connections` counts connections that the KV port refused, by reason.
     `sweep_late_s`: by how many seconds the transfer thread is late in expiring leases.
     `cache_events` are what has happened to the prefix cache, if somebody wants to know.
     """
@@ -134,6 +135,7 @@ class EngineOutputs(msgspec.Struct, frozen=True, tag="news"):
     load_failures: Mapping[str, int] = {}
     sweep_late_s: float = 0.0
     cache_events: tuple[CacheEvent, ...] = ()
+    refused_connections: Mapping[str, int] = {}
 
 
 ToEngine = SubmitLeg | SubmitPooling | DeclineLeg | Abort | SetNiceness

@@ -8,9 +8,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
+from discovery.signature import FORGED, REPLAYED, STALE, UNSIGNED
 from engine.api import EngineLoad, TierLoad
 from kv_transfer import errors
+from kv_transfer.side_channel.introduction import CROWDED, MALFORMED, SIGNED_HERE
 from node.ipc import NO_LOAD, EngineOutputs
+from node.signed_introductions import ELSEWHERE
 
 LOAD_FAILURES = (
     *(errors.PeerUnreachable, errors.LeaseExpired, errors.OfferWithdrawn),
@@ -18,6 +21,9 @@ LOAD_FAILURES = (
     errors.TransferCancelled,
 )
 NO_FAILURES = {error.kind: 0 for error in LOAD_FAILURES}
+NO_REFUSALS = dict.fromkeys(
+    (*(UNSIGNED, FORGED, STALE, REPLAYED, ELSEWHERE), SIGNED_HERE, CROWDED, MALFORMED), 0
+)
 """Exported from the start: Prometheus takes no notice of a counter that begins with 1."""
 
 
@@ -28,6 +34,7 @@ class LoadCollector(Collector):
     load: EngineLoad = NO_LOAD
     load_failures: Mapping[str, int] = field(default_factory=dict)
     sweep_late_s: float = 0.0
+    refused_connections: Mapping[str, int] = field(default_factory=dict)
 
     def collect(self) -> Iterator[Metric]:
         """One metric for each number."""
@@ -58,11 +65,19 @@ class LoadCollector(Collector):
         ):
             yield CounterMetricFamily(f"pdserve_{name}", meaning, value)
         meaning = "KV loads that failed: recomputed, or the leg failed."
-        failures = CounterMetricFamily("pdserve_kv_load_failures", meaning, labels=["reason"])
-        for reason, count in {**NO_FAILURES, **self.load_failures}.items():
-            failures.add_metric([reason], count)
-        yield failures
+        failures = {**NO_FAILURES, **self.load_failures}
+        yield _by_reason("kv_load_failures", meaning, failures)
+        meaning = "Connections to the KV port that were refused or cut."
+        refused = {**NO_REFUSALS, **self.refused_connections}
+        yield _by_reason("kv_connections_refused", meaning, refused)
         yield from _of_tiers(load.tiers)
+
+
+def _by_reason(name: str, meaning: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"pdserve_{name}", meaning, labels=["reason"])
+    for reason, count in counts.items():
+        family.add_metric([reason], count)
+    return family
 
 
 def _of_tiers(tiers: Sequence[TierLoad]) -> Iterator[Metric]:
@@ -135,6 +150,7 @@ class NodeMetrics:
         """Update the load and count the events."""
         self.load.load, self.load.load_failures = outputs.load, outputs.load_failures
         self.load.sweep_late_s = outputs.sweep_late_s
+        self.load.refused_connections = outputs.refused_connections
         for _, event in outputs.events:
             self._count(event)
 

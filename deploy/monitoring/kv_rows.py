@@ -70,6 +70,12 @@ KV = Row(
             "ops",
             (rates("pdserve_calls_refused_total", NODE, "reason"),),
         ),
+        Panel(
+            "Refused KV connections",
+            "By KV ports: another key or clock, too many of one address, or another protocol.",
+            "ops",
+            (rates("pdserve_kv_connections_refused_total", NODE, "reason"),),
+        ),
     ),
 )
 TIERS = Row(

@@ -1,7 +1,7 @@
 """The messages of the side channel: sinks are identified by name, sources by address."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from kv_transfer.errors import PeerUnreachable
 from kv_transfer.ledger.known_sinks import Peer
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.side_channel.frames import BadFrames
-from kv_transfer.side_channel.introduction import NotIntroduced
+from kv_transfer.side_channel.introduction import MALFORMED, NotIntroduced
 from kv_transfer.side_channel.log_throttle import LogThrottle
 from kv_transfer.side_channel.poller import Ready
 from kv_transfer.side_channel.server import SideChannelServer
@@ -25,7 +25,7 @@ from kv_transfer.wire import (
     encode,
 )
 
-MALFORMED, AT_SOURCE = "malformed", "at source"
+AT_SOURCE = "at source"
 TURNED_AWAY = "turned away %s connections to the KV port, of %s: %s"
 DROP_LOG_LINES = {
     MALFORMED: "dropped %s messages, of %s: %s",
@@ -36,21 +36,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SideChannel:
-    """Owns all connections; messages that cannot be read are counted, and sometimes logged."""
+    """Owns all connections; messages that cannot be read are sometimes logged.
+
+    `refused` counts connections of sinks that were refused or cut, by reason.
+    """
 
     reception: SideChannelServer
     name: Peer
+    refused: Counter[str] = field(default_factory=Counter)
     _ways: dict[Address, SourceConnection] = field(default_factory=dict)
     _junk: dict[str, LogThrottle] = field(default_factory=lambda: defaultdict(LogThrottle))
 
     def receive_from_sinks(self, ready: Ready, now: float) -> Iterator[tuple[Peer, FromSink]]:
         """Messages of the sinks that connected to this node."""
         for peer, said in self.reception.receive(ready, now):
+            if isinstance(said, BadFrames):
+                self.refused[_reason(said)] += 1
+                self._drop(peer, said, now)
+                continue
             try:
-                if isinstance(said, BadFrames):
-                    raise said
                 message = decode_from_sink(said)
-            except (msgspec.DecodeError, BadFrames) as error:
+            except msgspec.DecodeError as error:
                 self._drop(peer, error, now)
             else:
                 yield peer, message
@@ -99,6 +105,10 @@ class SideChannel:
         self.reception.close()
 
     def _drop(self, sender: object, error: Exception, now: float) -> None:
-        reason = error.reason if isinstance(error, NotIntroduced) else MALFORMED
+        reason = _reason(error)
         if count := self._junk[reason].count_one(now):
             log.warning(DROP_LOG_LINES.get(reason, TURNED_AWAY), count, sender, error)
+
+
+def _reason(error: Exception) -> str:
+    return error.reason if isinstance(error, NotIntroduced) else MALFORMED

@@ -12,6 +12,8 @@ from kv_transfer.side_channel.frames import BadFrames
 
 LONGEST_NAME = 255
 LONGEST_SAID = 1024  # a name, with whatever proves it
+MALFORMED, SIGNED_HERE, CROWDED = "malformed", "signed", "crowded"
+"""Why a connection may be refused, for metrics; with a key there are more reasons."""
 SIGNED = b"\0signed\0"
 """The prefix of an introduction that is more than a name; none of our names has it."""
 
@@ -44,7 +46,7 @@ class PlainNames:
     def read(self, said: bytes, here: Address) -> Peer:
         """A sink that has a key is told that there is none here, since there should be one."""
         if said.startswith(SIGNED):
-            raise NotIntroduced("it signs, and there is no --cluster-key here", "signed")
+            raise NotIntroduced("it signs, and there is no --cluster-key here", SIGNED_HERE)
         return check_name(said)
 
 

@@ -20,6 +20,7 @@ from kv_transfer.side_channel.frames import (
     framed,
 )
 from kv_transfer.side_channel.introduction import (
+    CROWDED,
     LONGEST_SAID,
     Introductions,
     NotIntroduced,
@@ -175,7 +176,7 @@ class SideChannelServer:
             self._close(before)
         if not self._named_from.add(address):
             most = self._named_from.most
-            raise NotIntroduced(f"{address} has {most} connections already", "crowded")
+            raise NotIntroduced(f"{address} has {most} connections already", CROWDED)
         guest.name, guest.address = name, address
         guest.incoming.largest = LARGEST_FRAME
         del self._nameless[guest.connection.fileno()]

@@ -10,7 +10,7 @@ checksums are at work.
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.blocks.checksums import Checksums
@@ -85,6 +85,11 @@ class TransferService:
     def late_s(self) -> float:
         """For how long the current wait or turn has been overdue."""
         return self._attendance.late_s
+
+    @property
+    def refused_connections(self) -> Mapping[str, int]:
+        """How many connections of sinks were refused since the start, by reason."""
+        return dict(self._exchange.refused)  # the transfer thread counts meanwhile
 
     def post(self, command: Command) -> None:
         """Called by the engine's thread: run this in the next turn, which begins at once."""

@@ -4,7 +4,7 @@ import logging
 import select
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -22,6 +22,7 @@ from kv_transfer.side_channel.poller import Poller
 from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.thread.service import TransferService
 from kv_transfer.wire import FromSource, Hello, TurnedAway, Welcome, encode
+from node.metrics import NO_REFUSALS
 from node.signed_introductions import SignedIntroductions
 from tests.contract.rigs import HERE, KEY, tcp_rig
 from tests.fakes.caller import SOON_S, Caller
@@ -100,10 +101,10 @@ def test_a_sink_that_was_told_why_comes_once_for_each_pull() -> None:
 
 
 class Port:
-    """A source with a key, and whoever comes."""
+    """A source, and whoever comes."""
 
-    def __init__(self) -> None:
-        reception = SideChannelServer.bind(HERE, 0, Poller(), names())
+    def __init__(self, introductions: Introductions | None) -> None:
+        reception = SideChannelServer.bind(HERE, 0, Poller(), introductions)
         identity = Identity("engine", HERE, reception.port, "same", LAYOUT)
         self.service = TransferService(identity, [], FakeMover(), reception)
         self.address = HERE, reception.port
@@ -128,7 +129,7 @@ class Port:
 
 @pytest.fixture
 def port() -> Iterator[Port]:
-    one = Port()
+    one = Port(names())
     yield one
     one.service.close()
 
@@ -137,6 +138,31 @@ def test_an_introduction_is_good_for_one_connection(port: Port) -> None:
     overheard = names().said(b"sink", port.address)
     assert isinstance(port.said_to(overheard), Welcome)
     assert port.said_to(overheard) == TurnedAway("seen before")
+
+
+def test_each_refusal_is_counted_by_its_reason(port: Port) -> None:
+    host, number = port.address
+    good = names().said(b"sink", port.address)
+    assert isinstance(port.said_to(good), Welcome)
+    assert port.service.refused_connections == {}
+    port.reception._named_from.most = 0
+    for said in (
+        *(b"sink", names(b"another").said(b"sink", port.address)),
+        names(late_s=95).said(b"sink", port.address),
+        *(good, names().said(b"lost", (host, number + 1))),
+        names().said(b"another", port.address),
+    ):
+        assert isinstance(port.said_to(said), TurnedAway)
+    with port.visited(LONG) as caller:
+        port.turn_until_answered(caller)  # which is its end
+    assert port.service.refused_connections == dict.fromkeys(NO_REFUSALS.keys() - {"signed"}, 1)
+
+
+def test_who_has_a_key_where_there_is_none_is_counted() -> None:
+    port = Port(None)
+    with closing(port.service):
+        assert isinstance(port.said_to(names().said(b"sink", port.address)), TurnedAway)
+        assert port.service.refused_connections == {"signed": 1}
 
 
 def test_who_is_turned_away_takes_nobodys_name(port: Port) -> None:

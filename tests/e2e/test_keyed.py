@@ -11,7 +11,7 @@ from deploy.up import PROXY
 from discovery.address import parse_address
 from discovery.signed_calls import CallKey, Signing
 from kv_transfer.wire import TurnedAway
-from tests.e2e.cluster import running, stage, tokens_of
+from tests.e2e.cluster import BACK_S, Running, running, stage, tokens_of
 from tests.fakes.caller import calling
 from tests.fakes.driver import prompt
 from tests.fakes.reference import Reference
@@ -19,6 +19,7 @@ from tests.fakes.reference import Reference
 KEY = "nobody-guesses-this"
 COMPLETIONS = "/v1/completions"
 TOKENS = 12
+REFUSED = 'pdserve_kv_connections_refused_total{reason="unsigned"} 1.0'
 
 
 @pytest.mark.parametrize(("connector", "workers"), [("nixl", 1), ("tcp", 2)])
@@ -45,6 +46,9 @@ async def test_a_cluster_with_a_key_serves_and_is_closed(
                 refusal = stranger.answer()
                 assert isinstance(refusal, TurnedAway)
                 assert "is --cluster-key the same there?" in refusal.reason
+            async with asyncio.timeout(BACK_S):
+                while REFUSED not in await page(cluster, node["http_address"]):
+                    pass
         names = [child.name for child in (cluster.cluster.proxy, *cluster.cluster.nodes)]
         doors = [cluster.door(name) for name in names]
         doors += children(cluster.door(PROXY))  # workers, if there are any
@@ -55,6 +59,12 @@ async def test_a_cluster_with_a_key_serves_and_is_closed(
     assert KEY.encode() not in b"".join(shown)
     assert KEY not in "".join(cluster.lines)
     assert sum("the KV port" in line for line in cluster.lines) == len(names) - 1
+
+
+async def page(cluster: Running, door: str) -> str:
+    """A node's metrics, which are open to everybody."""
+    async with cluster.session.get(f"http://{door}/metrics") as answer:
+        return await answer.text()
 
 
 def facts(name: str, pids: Sequence[int]) -> list[bytes]:

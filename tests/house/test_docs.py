@@ -24,7 +24,7 @@ from engine.request import ReasoningMarks, Sampling
 from kv_transfer import ticket, wire
 from kv_transfer.layout import KvLayout
 from node import ipc
-from node.metrics import NO_FAILURES, NodeMetrics
+from node.metrics import NO_FAILURES, NO_REFUSALS, NodeMetrics
 from proxy.admin.status import cluster_status
 from proxy.admission.gate import AdmissionGate
 from proxy.app import COUNTED
@@ -90,6 +90,7 @@ REFUSED: dict[str, Mapping[str, tuple[object, ...]]] = {
 
 LABELS: dict[str, Iterable[str]] = {
     "pdserve_kv_load_failures_total": NO_FAILURES,
+    "pdserve_kv_connections_refused_total": NO_REFUSALS,
     "pdserve_proxy_requests_total": COUNTED,
     "pdserve_proxy_retries_total": Cause,
     "pdserve_proxy_connections_refused_total": [one.reason for one in ConnectionFault],

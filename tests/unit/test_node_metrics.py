@@ -14,7 +14,7 @@ from engine.api import EngineLoad
 from engine.request import FinishReason, RequestId
 from kv_transfer.ticket import KvTicket
 from node.ipc import EngineOutputs
-from node.metrics import LOAD_FAILURES, NodeMetrics
+from node.metrics import LOAD_FAILURES, NO_REFUSALS, NodeMetrics
 
 TICKET = TicketEvent(KvTicket("r", "e", "h", 1, "fake"))
 
@@ -59,3 +59,14 @@ def test_each_kind_of_failed_load_is_there_from_the_start() -> None:
     for error in LOAD_FAILURES:
         assert metrics.registry.get_sample_value(name, {"reason": error.kind}) == 0
     assert counted(corrupt=2) == {"kv_load_failures_total/corrupt": 2}
+
+
+def test_each_kind_of_refused_connection_is_there_from_the_start() -> None:
+    metrics, name = NodeMetrics(), "pdserve_kv_connections_refused_total"
+    for count in (0, 3):
+        refused = {"forged": count} if count else {}
+        load = EngineLoad(0, 0, 0, 0)
+        metrics.record(EngineOutputs([], load, refused_connections=refused))
+        for reason in NO_REFUSALS:
+            told = metrics.registry.get_sample_value(name, {"reason": reason})
+            assert told == (count if reason == "forged" else 0)
