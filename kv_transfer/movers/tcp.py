@@ -11,7 +11,6 @@ it wants.
     answer    the bytes; a malformed request ends the connection (tcp_serving.py)
 """
 
-import select
 import socket
 import time
 from collections import deque
@@ -35,8 +34,9 @@ from kv_transfer.lookup import Lookup
 from kv_transfer.movers.mover import Interest, ReadEnd
 from kv_transfer.movers.spans import slot_layouts
 from kv_transfer.movers.streams import receive_views, send_bytes
+from kv_transfer.movers.tcp_links import SourceLink, SourceLinks
 from kv_transfer.movers.tcp_requests import framed, split_runs
-from kv_transfer.movers.tcp_serving import BOTH, RegionServer
+from kv_transfer.movers.tcp_serving import RegionServer
 from kv_transfer.regions import Region
 from kv_transfer.ticket import HIGHEST_PORT
 from kv_transfer.wire import Welcome, one_error
@@ -46,39 +46,6 @@ class _TcpCard(msgspec.Struct, frozen=True):
     host: str
     port: Annotated[int, msgspec.Meta(ge=1, le=HIGHEST_PORT)]
     secret: bytes
-
-
-@dataclass(slots=True)
-class _SourceLink:
-    """A sink's connection to a source: what to send, and where answers go.
-
-    There is no connection until one of the host's addresses has answered. The secret is sent
-    first.
-    """
-
-    dialer: Dialer
-    requests: bytearray
-    connection: socket.socket | None = None
-    targets: deque[tuple[int, deque[memoryview]]] = field(default_factory=deque)
-
-    @property
-    def interest(self) -> tuple[int | None, Interest]:
-        """The file descriptor to poll, and the events that say there is something to do."""
-        if self.connection is None:
-            return self.dialer.interest
-        return self.connection.fileno(), BOTH if self.requests else select.POLLIN
-
-    def connect(self, now: float) -> socket.socket | None:
-        """Begin or continue to connect; raises OSError if that is impossible."""
-        if self.connection is None:
-            self.connection = self.dialer.connect(now)
-        return self.connection
-
-    def close(self) -> None:
-        """Close it at any stage."""
-        self.dialer.close()
-        if self.connection is not None:
-            self.connection.close()
 
 
 @dataclass(slots=True)
@@ -93,7 +60,7 @@ class TcpMover:
     look_up: Callable[[str, int], Lookup] = Lookup.of
     clock: Callable[[], float] = time.monotonic
     _cards: dict[Address, _TcpCard] = field(default_factory=dict)
-    _links: dict[Address, _SourceLink] = field(default_factory=dict)
+    _links: SourceLinks = field(default_factory=SourceLinks)
     _ended: list[ReadEnd] = field(default_factory=list)
 
     @classmethod
@@ -124,9 +91,7 @@ class TcpMover:
     @property
     def interests(self) -> Mapping[int, Interest]:
         """All sockets; for writing only while there is something to write."""
-        links = [link.interest for link in self._links.values()]
-        announced = {number: what for number, what in links if number is not None}
-        return {**self.serving.interests, **announced}
+        return {**self.serving.interests, **self._links.interests}
 
     def connect(self, address: Address, welcome: Welcome) -> None:
         """Begin to connect; a failure appears at the first read."""
@@ -142,8 +107,7 @@ class TcpMover:
     def disconnect(self, address: Address) -> None:
         """Close the link; its reads are cancelled."""
         self._cards.pop(address, None)
-        if link := self._links.pop(address, None):
-            self._end_all(link, TransferCancelled())
+        self._end(address, TransferCancelled())
 
     def read(self, order: ReadOrder) -> None:
         """Request all runs of one order."""
@@ -163,7 +127,7 @@ class TcpMover:
     def poll(self) -> Sequence[ReadEnd]:
         """Accept, answer, request and receive as far as the sockets allow."""
         self.serving.poll()
-        for address, link in list(self._links.items()):
+        for address, link in self._links.ready():
             self._drive(address, link)
         ended, self._ended = self._ended, []
         return ended
@@ -174,11 +138,11 @@ class TcpMover:
 
     def close(self) -> None:
         """Close every socket."""
-        for address in list(self._links):
+        for address in self._links.addresses:
             self.disconnect(address)
         self.serving.close()
 
-    def _link_to(self, address: Address) -> _SourceLink:
+    def _link_to(self, address: Address) -> SourceLink:
         """The link, or a new one if it broke; raises PeerUnreachable."""
         if link := self._links.get(address):
             return link
@@ -186,36 +150,42 @@ class TcpMover:
             return self._open(address, card)
         raise PeerUnreachable(f"{address} was never met")
 
-    def _open(self, address: Address, card: _TcpCard) -> _SourceLink:
+    def _open(self, address: Address, card: _TcpCard) -> SourceLink:
         """Begin to connect; raises PeerUnreachable."""
         try:
             dialer = Dialer(self.look_up(card.host, card.port))
-            link = _SourceLink(dialer, bytearray(card.secret))
+            link = SourceLink(dialer, bytearray(card.secret))
             link.connect(self.clock())
         except OSError as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
-        self._links[address] = link
+        self._links.add(address, link)
         return link
 
-    def _drive(self, address: Address, link: _SourceLink) -> None:
+    def _drive(self, address: Address, link: SourceLink) -> None:
         try:
-            if (connection := link.connect(self.clock())) is None:
-                return
-            send_bytes(connection, link.requests)
-            while link.targets:
-                read_id, views = link.targets[0]
-                if not receive_views(connection, views):
-                    return
-                link.targets.popleft()
-                self._ended.append((read_id, None))
-            _expect_nothing(connection)
+            self._progress(link)
         except OSError as error:
-            self._links.pop(address, None)
-            self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
+            self._end(address, PeerUnreachable(f"{address}: {error!r}"))
+        else:
+            self._links.watch(address, link)
 
-    def _end_all(self, link: _SourceLink, error: TransferError) -> None:
-        link.close()
-        self._ended += [(read_id, error) for read_id, _ in link.targets]
+    def _progress(self, link: SourceLink) -> None:
+        """Connect, request and receive as far as possible; raises OSError."""
+        if (connection := link.connect(self.clock())) is None:
+            return
+        send_bytes(connection, link.requests)
+        while link.targets:
+            read_id, views = link.targets[0]
+            if not receive_views(connection, views):
+                return
+            link.targets.popleft()
+            self._ended.append((read_id, None))
+        _expect_nothing(connection)
+
+    def _end(self, address: Address, error: TransferError) -> None:
+        """Close the link, if there is one, and end its reads."""
+        if link := self._links.remove(address):
+            self._ended += [(read_id, error) for read_id, _ in link.targets]
 
 
 def _expect_nothing(connection: socket.socket) -> None:

@@ -188,8 +188,13 @@ def test_a_long_answer_is_sent_in_turns(source: TcpMover, sink: TcpMover) -> Non
     assert 0 < fast.sent < BLOCK * BLOCKS
 
 
-def test_a_long_answer_is_received_in_turns(sink: TcpMover) -> None:
-    link = sink._links[AT]
+def test_a_long_answer_is_received_in_turns(source: TcpMover, sink: TcpMover) -> None:
+    assert read(source, sink) == [(1, None)]
+    (guest,) = source.serving._guests.values()
+    guest.connection.send(b"more")
+    assert ready(sink)
+    link = sink._links.get(AT)
+    assert link is not None
     link.connection = fast = Endless(link.connection)  # type: ignore[assignment]
     sink.read(ReadOrder(1, AT, [BlockRun(0, 0, BLOCKS)]))
     assert 0 < fast.received < BLOCK * BLOCKS
