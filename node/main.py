@@ -15,8 +15,7 @@ from api.defaults import load_defaults
 from api.door.limiter import ConnectionLimiter, DoorLimits
 from api.routes import http_app, openai_routes
 from api.served import ServedModel
-from api.text.tokenizing import TextCodec, load_text_codec
-from api.text_files import TextParcel
+from api.text.tokenizing import TextCodec
 from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
@@ -48,7 +47,8 @@ from node.role_controller import RoleController
 from node.routes import NodeRoutes
 from node.serving import NodeServer, uvicorn_config
 from node.signed_calls_only import Asgi, SignedCallsOnly
-from node.text_files_route import TextFilesRoute, parcel_of
+from node.text_files_route import TextFilesRoute
+from node.text_loading import load_text
 from node.vllm_metrics import VllmMetrics
 
 GONE_S = 10.0  # without a sign of life from the proxy's host
@@ -79,7 +79,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         http_port, node_id = listening.getsockname()[1], uuid4().hex
         grpc = listen_for_grpc(config)
         (codec, parcel), engine = await asyncio.gather(
-            asyncio.to_thread(_load_text, config),
+            load_text(config),
             EngineClient.start(engine_process_config(role, config, node_id, host)),
         )
         addresses = (
@@ -293,8 +293,3 @@ def _shown(registration: Registration) -> str:
     shown, more = registration.adapters[:MOST_SHOWN], len(registration.adapters) - MOST_SHOWN
     names = ", ".join((f"{registration.model}", *shown))
     return f"{names} and {more} more adapters" if more > 0 else names
-
-
-def _load_text(config: NodeConfig) -> tuple[TextCodec, TextParcel | None]:
-    codec = load_text_codec(config.tokenizer or config.model)
-    return codec, parcel_of(config, codec)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from api.errors import BadRequest, NoTokenizer
 from api.text.byte_pairs import BytePairEncoder, byte_pair_encoder
@@ -23,8 +23,7 @@ SLICE = 1 << 16
 BY_FAR, FEW = 2, 64
 THREADS = "TOKENIZERS_PARALLELISM"  # of a batch of texts; pdserve encodes one at a time
 SAMPLE = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
-# what transformers raises for a file of another shape than it expects
-MALFORMED = (OSError, ValueError, TypeError, KeyError, AttributeError)
+MALFORMED = (OSError, ValueError, TypeError, KeyError, AttributeError)  # by transformers
 PATH_STARTS = ("/", ".")  # names that begin like this are not hub names
 
 
@@ -240,12 +239,14 @@ def load_text_codec(folder: Path | str) -> TextCodec:
     """
     os.environ.setdefault(THREADS, "false")
     folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
-    if str(folder).startswith(PATH_STARTS) and not Path(folder).is_dir():
+    path = Path(folder)
+    if not path.is_dir() and (path.exists() or str(folder).startswith(PATH_STARTS)):
         raise OSError(f"{folder} is no folder: --model or --tokenizer has to name one")
     try:
         codec = text_codec(_load(folder))
     except MALFORMED as error:
-        why = " ".join(str(error).split())
+        said = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
+        why = " ".join(said.split())
         hint = "--tokenizer names another folder"
         raise OSError(f"no tokenizer is to be had from {folder} ({hint}): {why}") from error
     return codec.warm_up()
@@ -260,8 +261,7 @@ def _load(folder: Path | str) -> Tokenizer:
         return fast
     from transformers import AutoTokenizer  # takes seconds, and loads torch if it is installed
 
-    found: Any = AutoTokenizer.from_pretrained(folder)
-    other: Tokenizer = found
+    other: Tokenizer = cast("Any", AutoTokenizer).from_pretrained(folder)
     return other
 
 

@@ -166,7 +166,7 @@ def fetch(model: str, patterns: Sequence[str]) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if model.startswith(("/", ".", "~")):
+    if folder.exists() or model.startswith(("/", ".", "~")):
         raise UnusableCheckpoint(f"{model} is no folder")
     # seldom needed, and slow to import
     from huggingface_hub import snapshot_download

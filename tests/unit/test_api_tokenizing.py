@@ -135,6 +135,20 @@ def test_a_file_of_another_shape_is_no_tokenizer(name: str, text: str, tmp_path:
         load_text_codec(tmp_path / "model")
 
 
+def test_what_is_missing_in_a_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    (folder(tmp_path / "model") / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(OSError, match=r"KeyError\('added_tokens'\)"):
+        load_text_codec(tmp_path / "model")
+
+
+def test_a_file_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path to one looks like a name on the hub, where nobody has to look for it."""
+    monkeypatch.chdir(tmp_path)
+    (folder(tmp_path / "model") / "config.json").touch()
+    with pytest.raises(OSError, match=r"model/config\.json is no folder"):
+        load_text_codec("model/config.json")
+
+
 def test_home_is_where_the_shell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path / "model")
     monkeypatch.setenv("HOME", str(tmp_path))

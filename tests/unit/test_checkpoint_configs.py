@@ -32,3 +32,12 @@ def test_a_config_of_other_types_is_refused(
 def test_what_a_config_leaves_out_is_not_looked_at(tmp_path: Path) -> None:
     left_out = {"architectures": None, "text_config": None}
     assert open_checkpoint(written(tmp_path, left_out)).config == left_out
+
+
+def test_a_file_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path to one looks like a name on the hub, where nobody has to look for it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
+    with pytest.raises(UnusableCheckpoint, match=r"model/config\.json is no folder"):
+        open_checkpoint("model/config.json")
