@@ -18,12 +18,15 @@ def start_logging(level: str, *, lossy: bool) -> Callable[[str], None]:
     """
     for name in BRING_THEIR_OWN:
         _let_no_handlers_in(name)
-    if not lossy:
-        logging.basicConfig(level=level.upper(), format=LOG_FORMAT)
-        return _say
-    handler = LossyHandler(sys.stderr.fileno())
+    handler = LossyHandler(sys.stderr.fileno()) if lossy else logging.StreamHandler()
+    handler.addFilter(_is_news)
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
-    return handler.say
+    return handler.say if isinstance(handler, LossyHandler) else _say
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Torch logs counts of its caches as a process ends, after the reason why it does."""
+    return record.levelno > logging.INFO or not record.name.startswith("torch.")
 
 
 class _Relayed(logging.Logger):

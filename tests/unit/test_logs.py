@@ -63,3 +63,19 @@ def test_what_the_hub_warns_of_is_one_line_like_all_others(begin: tuple[str, str
     )
     (said,) = ran.stderr.splitlines()
     assert said.endswith(" WARNING huggingface_hub.file no token")
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_torch_adds_nothing_to_the_reason_why_a_process_ends(lossy: bool) -> None:
+    """It counts its caches then, at a level that its own start resets."""
+    lines = (
+        "import logging; from discovery.logs import start_logging",
+        f"start_logging('info', lossy={lossy})",
+        "log = logging.getLogger('torch._subclasses.fake_tensor')",
+        "logging.getLogger('node.main').info('no model'); log.info('hits: 0'); log.error('x')",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=ROOT
+    )
+    said = [line.partition(" INFO ")[2] or line[-1] for line in ran.stderr.splitlines()]
+    assert said == ["node.main no model", "x"]
