@@ -31,11 +31,10 @@ WORDLESS = "wordless"  # a reason in the metrics, and the sender if none is know
 
 @dataclass(frozen=True, slots=True)
 class JoinedNode:
-    """A new node, which may replace another one. `misfit`: why it pairs with no node."""
+    """A new node, which may replace another one."""
 
     node: Node
     replaced: Node | None
-    misfit: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Intake:
         node = self.registry.apply(registration, now=now)
         if node is None:
             return AcceptedRegistration(ours, None)
-        return AcceptedRegistration(ours, JoinedNode(node, before, self.registry.misfit(node)))
+        return AcceptedRegistration(ours, JoinedNode(node, before))
 
     def count_wordless(self, connections: int) -> bool:
         """Count connections that ended without a message; True if these are the first."""

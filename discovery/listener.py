@@ -164,6 +164,7 @@ class Listener:
                 silent = node.registration.state is State.READY
                 why = "silent" if silent else "it had said that it takes no more work"
                 logger.info("%s left: %s", describe(node), why)
+            warn_of_misfits(registry)
 
 
 def describe(node: Node) -> str:
@@ -176,15 +177,19 @@ def describe(node: Node) -> str:
 
 
 def log_joined(joined: JoinedNode) -> None:
-    """Log that a node is new, and why if it pairs with no node."""
+    """Log that a node is new."""
     if joined.replaced and joined.replaced.node_id == joined.node.node_id:
         logger.info("%s has changed its role", describe(joined.node))
     elif joined.replaced:
         logger.info("%s replaces %s", describe(joined.node), describe(joined.replaced))
     else:
         logger.info("%s joined", describe(joined.node))
-    if joined.misfit:
-        logger.warning("%s fits nobody: %s", describe(joined.node), joined.misfit)
+
+
+def warn_of_misfits(registry: Registry) -> None:
+    """Log each node that pairs with no node, once, whoever came or went to make it so."""
+    for node, why in registry.new_misfits():
+        logger.warning("%s fits nobody: %s", describe(node), why)
 
 
 def _bind(router: zmq.Socket[bytes], host: str, port: int) -> int:

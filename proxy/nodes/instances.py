@@ -19,7 +19,7 @@ from api.wire import UNREADABLE
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
 from discovery.intake import JoinedNode, check_names
-from discovery.listener import describe, log_joined
+from discovery.listener import describe, log_joined, warn_of_misfits
 from discovery.registration import BEAT_S, Context, Port, Registration, Role, from_map
 from discovery.registry import Registry
 from discovery.signed_calls import Signing
@@ -232,7 +232,8 @@ class Instances:
         before = self.registry.at(registration.http_address)
         node = self.registry.apply(registration, now=self.clock(), static=True)
         if node:
-            log_joined(JoinedNode(node, before, self.registry.misfit(node)))
+            log_joined(JoinedNode(node, before))
+            warn_of_misfits(self.registry)  # a worker has no listener that does
 
     def _announced(self, registration: Registration) -> bool:
         """Whether this very node is known under an address of its own."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from contextlib import closing
 from functools import partial
 
@@ -11,7 +12,7 @@ import pytest
 import zmq
 
 from discovery.intake import JoinedNode
-from discovery.listener import Listener, log_joined
+from discovery.listener import Listener, log_joined, warn_of_misfits
 from discovery.node import Node
 from discovery.reachability import MOST_UNANSWERED
 from discovery.registration import Registration, Role, State
@@ -28,18 +29,14 @@ BEFORE = msgspec.structs.replace(ONE, node_id="before")
 @pytest.mark.parametrize(
     ("joined", "told"),
     [
-        (JoinedNode(Node(ONE, 0), None, None), [f"{WHO} joined"]),
+        (JoinedNode(Node(ONE, 0), None), [f"{WHO} joined"]),
         (
-            JoinedNode(Node(TURNED, 0), Node(ONE, 0), None),
+            JoinedNode(Node(TURNED, 0), Node(ONE, 0)),
             ["prefill node h:1 (node_id d0, model m) has changed its role"],
         ),
         (
-            JoinedNode(Node(ONE, 0), Node(BEFORE, 0), None),
+            JoinedNode(Node(ONE, 0), Node(BEFORE, 0)),
             [f"{WHO} replaces decode node h:1 (node_id before, model m)"],
-        ),
-        (
-            JoinedNode(Node(ONE, 0), None, "another dtype"),
-            [f"{WHO} joined", f"{WHO} fits nobody: another dtype"],
         ),
     ],
 )
@@ -49,6 +46,35 @@ def test_who_comes(
     caplog.set_level(logging.INFO)
     log_joined(joined)
     assert caplog.messages == told
+
+
+def test_whom_another_nodes_coming_or_going_leaves_without_a_partner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A decode node of another connector is none before there is a prefill node."""
+    registry = Registry(ttl_s=5.0)
+    one = msgspec.structs.replace(ONE, kv_connector="tcp")
+    other = msgspec.structs.replace(ONE, http_address="h:4", node_id="d1", kv_connector="nixl")
+    prefill = msgspec.structs.replace(
+        other, type=Role.PREFILL, http_address="h:5", node_id="p0"
+    )
+
+    def heard(*all_of_them: Registration, now: float) -> list[str]:
+        for registration in all_of_them:
+            registry.apply(registration, now=now)
+        registry.expire(now=now)
+        caplog.clear()
+        warn_of_misfits(registry)
+        return caplog.messages
+
+    unlike = "fits nobody: kv_connector is"
+    assert heard(one, other, now=0) == []
+    assert heard(prefill, now=1) == [f"{WHO} {unlike} tcp here and nixl on h:5"]
+    assert heard(one, prefill, other, now=2) == []
+    assert heard(one, prefill, now=7) == []
+    assert heard(one, prefill, now=8) == [
+        f"prefill node h:5 (node_id p0, model m) {unlike} nixl here and tcp on h:1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +102,19 @@ async def test_who_goes(state: State, why: str, caplog: pytest.LogCaptureFixture
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
     assert caplog.messages == [f"{WHO} left: {why}"]
+
+
+async def test_a_listener_looks_for_whom_nobody_fits(caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry()
+    registry.apply(msgspec.structs.replace(ONE, kv_connector="tcp"), now=time.monotonic())
+    other = msgspec.structs.replace(TURNED, http_address="h:5", node_id="p0")
+    registry.apply(msgspec.structs.replace(other, kv_connector="nixl"), now=time.monotonic())
+    with closing(Listener.bind(registry, "127.0.0.1", 0, look_s=0.0)) as listener:
+        looking = asyncio.create_task(listener.run())
+        await comes_true(lambda: len(caplog.messages) == 2)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+    assert all("fits nobody" in message for message in caplog.messages)
 
 
 async def test_who_has_nothing_to_say_does_not_wait_for_an_answer() -> None:

@@ -142,15 +142,20 @@ def test_a_sender_is_blamed_once_and_memory_is_bounded() -> None:
     assert intake.is_first_complaint("a")  # long forgotten
 
 
-def test_who_fits_nobody_is_told_when_it_joins() -> None:
+def test_who_fits_nobody_is_told_once() -> None:
+    """Two nodes that fit only each other's role are told both; who comes to fit one is not."""
     intake = Intake(Registry())
     nodes = (("P", "p:1", 16), ("D", "d:1", 32), ("D", "d:2", 16), ("P", "p:2", 16))
+    told = []
     for kind, at, size in nodes:
         one = BARE | {"type": kind, "http_address": at, "kv_layout": {"block_size": size}}
-        joined = intake.take([b"", pack(one)], now=0, wall_time=0).joined
-        assert joined
-        misfit = "block_size is 32 here and 16 on p:1" if size == 32 else None
-        assert joined.misfit == misfit
+        intake.take([b"", pack(one)], now=0, wall_time=0)
+        told.append({node.address: why for node, why in intake.registry.new_misfits()})
+    both = {
+        "d:1": "block_size is 32 here and 16 on p:1",
+        "p:1": "block_size is 16 here and 32 on d:1",
+    }
+    assert told == [{}, both, {}, {}]
 
 
 def test_a_restart_is_told_as_such() -> None:
