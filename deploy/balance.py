@@ -25,6 +25,8 @@ def run(config: BalanceConfig) -> None:
     if config.admin_api_key is None and not config.dry_run:
         raise SystemExit("pdserve balance: changes need --admin-api-key, or say --dry-run")
     try:
+        if not config.dry_run:
+            call(config, "/instances")  # a key that is no admin's is told now, not at a change
         nodes = look(config).nodes
     except UNANSWERED as error:
         why = explain(error, config)

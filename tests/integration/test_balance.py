@@ -177,6 +177,17 @@ async def test_a_first_look_that_fails_ends_it() -> None:
     assert "Traceback" not in ran.stderr
 
 
+async def test_a_key_that_is_no_admins_ends_it_before_there_is_anything_to_change() -> None:
+    """The proxy shows its status to anyone, or to clients."""
+    refused = answer(403, {"error": {"message": "Invalid API Key"}})
+    async with raw_server([refused], [answer(401, {})]) as proxy:
+        url = f"http://{proxy.address}"
+        ran = await pdserve_balance("--url", url, "--admin-api-key", "wrong")
+    assert proxy.heads[0].startswith("GET /instances HTTP/1.1")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"pdserve balance: {url}: HTTP Error 403")
+
+
 @pytest.mark.parametrize("flag", ["--window-s=0.5", "--interval-s=0", "--min-decode=0"])
 async def test_what_cannot_be_meant_is_refused_by_its_name(flag: str) -> None:
     ran = await pdserve_balance("--dry-run", flag)
