@@ -4,7 +4,8 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from urllib.error import HTTPError
 
 import msgspec
 
@@ -16,6 +17,7 @@ from discovery.kinds import Model
 from discovery.logs import start_logging
 from discovery.registration import Role, State
 
+UNAUTHORIZED = 401
 logger = logging.getLogger(__name__)
 
 
@@ -24,23 +26,18 @@ def run(config: BalanceConfig) -> None:
     start_logging("info", lossy=False)
     if config.admin_api_key is None and not config.dry_run:
         raise SystemExit("pdserve balance: changes need --admin-api-key, or say --dry-run")
+    balancer = Balancer(config)
     try:
         if not config.dry_run:
             call(config, "/instances")  # a key that is no admin's is told now, not at a change
-        nodes = look(config).nodes
+        nodes = balancer.look().nodes
     except UNANSWERED as error:
         why = explain(error, config)
         raise SystemExit(f"pdserve balance: {config.url}: {why}") from error
     logger.info("ready: watching %s nodes of %s", len(nodes), config.url)
-    balancer = Balancer(config)
     while True:
         balancer.step()
         time.sleep(config.interval_s)
-
-
-def look(config: BalanceConfig) -> ClusterStatus:
-    """The proxy's status; raises UNANSWERED."""
-    return msgspec.json.decode(call(config, "/status"), type=ClusterStatus)
 
 
 @dataclass(slots=True)
@@ -51,11 +48,26 @@ class Balancer:
     clock: Callable[[], float] = time.monotonic
     _windows: dict[Model, LoadWindow] = field(default_factory=dict)
     _lost: bool = False
+    _admin_looks: bool = False
+
+    def look(self) -> ClusterStatus:
+        """The proxy's status; raises UNANSWERED. With the admin's key only if it takes that:
+        the proxy logs each use.
+        """
+        least = self.config if self._admin_looks else replace(self.config, admin_api_key=None)
+        try:
+            status = call(least, "/status")
+        except HTTPError as error:
+            if error.code != UNAUTHORIZED or least.admin_api_key == self.config.admin_api_key:
+                raise
+            self._admin_looks = True
+            return self.look()
+        return msgspec.json.decode(status, type=ClusterStatus)
 
     def step(self) -> None:
         """Look once, and change what is due; a proxy that does not answer is asked again."""
         try:
-            cluster = look(self.config)
+            cluster = self.look()
         except UNANSWERED as error:
             if not self._lost:
                 logger.warning("%s: %s", self.config.url, explain(error, self.config))

@@ -122,6 +122,15 @@ async def test_a_proxy_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixtu
         assert back == f"http://{proxy.address} answers again"
 
 
+async def test_it_looks_with_the_admins_key_only_if_the_proxy_wants_one() -> None:
+    """The proxy logs each use of it, and there is a look every second."""
+    refused = answer(401, {"error": {"message": "no"}})
+    async with raw_server([told(*NODES)], [refused], *[[told(*NODES)]] * 2) as proxy:
+        await Watching(proxy).look(times=3)
+    keys = ["x-api-key: secret" in head.lower() for head in proxy.heads]
+    assert keys == [False, False, True, True]
+
+
 async def test_models_are_balanced_apart() -> None:
     """And nobody knows for which of them requests wait at the proxy."""
     other = node(P, "q:1", model="n"), node(P, "q:2", model="n"), node(D, "e:1", model="n")
