@@ -16,7 +16,7 @@ from deploy.standard_files import say
 from deploy.up import LocalCluster
 
 QUESTION = "What is a prefill node?"
-BILLION, MILLISECONDS = 1e9, 1e3
+MILLION, MILLISECONDS = 1e6, 1e3
 ORDER = ("queue", "prefill", "reserve", "transfer", "decode")
 
 
@@ -85,7 +85,7 @@ def _tell(stages: Sequence[Mapping[str, Any]], first_s: float) -> int:
             seconds, num_bytes = stage["seconds"], stage["num_bytes"]
             line = f"{name:12} {seconds * MILLISECONDS:8.1f} ms"
             if num_bytes:
-                line += f"  {num_bytes} bytes, {num_bytes / seconds / BILLION:.3f} GB/s"
+                line += f"  {num_bytes} bytes, {num_bytes / seconds / MILLION:.1f} MB/s"
             _say(line)
             moved += num_bytes
         if name == "transfer":

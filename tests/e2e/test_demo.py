@@ -15,7 +15,7 @@ from tests.e2e.cluster import MODEL, PATIENCE_S, launched, running
 from tests.unit.test_watching import keys, replace
 
 ROOT = Path(__file__).parents[2]
-MOVED = re.compile(r"transfer .* (\d+) bytes, [\d.]+ GB/s")
+MOVED = re.compile(r"transfer .* (\d+) bytes, [\d.]+ MB/s")
 
 
 async def test_the_demo_tells_every_stage() -> None:
