@@ -31,7 +31,7 @@ class Oracle:
 
     def _drafted(self, seq: Sequence, length: int) -> list[int]:
         if seq not in self._answers:
-            self._answers[seq] = [*seq.tokens, *alone(seq.request)]
+            self._answers[seq] = [*seq.request.tokens, *alone(seq.request)]
         known, right = self._answers[seq][len(seq.tokens) :], self.right()
         foretold = [known[i] if i < len(known) else 0 for i in range(length)]
         return [one if i < right else (one + 1) % VOCABULARY for i, one in enumerate(foretold)]
