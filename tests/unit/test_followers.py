@@ -33,6 +33,14 @@ def test_the_same_prompt_is_computed_once() -> None:
     assert engine.load.waiting == 0
 
 
+def test_a_prompt_of_several_chunks_is_waited_for_until_all_of_it_is_there() -> None:
+    engine = FakeEngine(chunk=16)
+    for name in ("first", "second"):
+        engine.prefill(ask(name))
+    run(engine)
+    assert engine.computed == 24 + 4
+
+
 def test_others_do_not_wait_for_it() -> None:
     engine = FakeEngine(chunk=64)
     for one in (ask("first"), ask("second"), ask("other", tuple(range(50, 60)))):

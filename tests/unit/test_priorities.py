@@ -1,5 +1,7 @@
 """Who goes first, who gives way, and who never has to."""
 
+import pytest
+
 from engine.request import Request, RequestId, Sampling
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
@@ -175,6 +177,18 @@ def test_nor_does_an_urgent_reservation() -> None:
     assert engine.reserve(urgent)
 
 
+@pytest.mark.parametrize(("priority", "stays"), [(0, "older"), (1, "newer")])
+def test_where_answers_outgrow_the_room_the_last_in_rank_gives_way(
+    priority: int, stays: str
+) -> None:
+    engine = FakeEngine(blocks=8, block_size=1, chunk=32, watermark=0)
+    engine.generate(ask("older", 2, 6, priority))
+    engine.generate(ask("newer", 2, 6))
+    while not engine.load.preemptions:
+        engine.turn()
+    assert list(engine.sequences.running) == [stays]
+
+
 def test_choices_that_share_their_prompt_give_way_together() -> None:
     """Its blocks are free once all of them have gone, though none of them has it alone."""
     engine = FakeEngine(blocks=32, block_size=1, chunk=64, watermark=0)
@@ -207,6 +221,27 @@ def test_what_is_behind_the_first_of_some_refused_reservations_waits() -> None:
     engine.generate(ask("between", 2, 1, 1))
     assert engine.schedule() == []
     assert [one.request_id for one in engine.schedule()] == ["between"]  # nobody asked again
+
+
+def test_who_waits_for_a_prompt_on_offer_is_passed_though_an_answer_runs_too() -> None:
+    engine = FakeEngine(blocks=10, block_size=1, watermark=0, chunk=4)
+    engine.generate(ask("answers", 1, 3))
+    for name in ("on offer", "behind"):
+        engine.prefill(ask(name, 6, 1))
+    engine.turn()
+    assert (engine.load.running, engine.load.waiting) == (2, 1)
+    assert engine.reserve(ask("reserved", 1, 1))
+
+
+def test_an_answer_that_waits_for_another_is_not_passed_though_a_prompt_is_parked() -> None:
+    engine = FakeEngine(blocks=10, block_size=1, watermark=0)
+    engine.prefill(ask("parked", 2, 1))
+    engine.generate(ask("runs", 4, 3))
+    engine.turn()
+    engine.generate(ask("waits", 6, 1))
+    engine.turn()
+    assert (len(engine.sequences.parked), engine.load.waiting) == (1, 1)
+    assert engine.reserve(ask("x", 1, 1)) is None
 
 
 def test_nothing_is_kept_free_for_the_growth_of_what_gives_way() -> None:

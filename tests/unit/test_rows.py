@@ -118,6 +118,13 @@ def test_nobody_is_deprived_of_a_block() -> None:
     assert [row.start for row in next_rows(made, [ScheduledRow(batch[0], 0)], [])] == [7]
 
 
+def test_a_block_is_taken_early_if_one_stays_free_for_who_runs() -> None:
+    seq = sequence("a", 6, replace(PLAIN, max_tokens=6))
+    made, _ = running(seq, blocks=4)
+    assert made.try_reserve_position(seq, 8)
+    assert (len(seq.blocks), made.load.free_blocks) == (3, 1)
+
+
 def test_what_was_begun_is_chosen_where_all_is_as_it_was() -> None:
     one, other = sequence("a", 5), sequence("b", 6)
     _, batch = running(one, other)
