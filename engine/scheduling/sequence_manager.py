@@ -251,7 +251,7 @@ class SequenceManager:
         lesser = sorted(self._less_urgent(seq), key=_rank)
         free = self.kv.blocks_used_only_by(lesser)
         growing = sum(self._growth_of(one) for one in lesser)
-        if not lesser or not self._fits(seq, free=free, growing=growing, seats=len(lesser)):
+        if not self._fits(seq, free=free, growing=growing, seats=len(lesser)):
             return False
         while not self._fits(seq):
             self.preempt(lesser.pop())
