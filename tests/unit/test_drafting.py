@@ -1,12 +1,14 @@
 """What is foretold is what stood there before, and nobody foretells for nothing for long."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.request import Request, RequestId, Sampling
-from engine.scheduling.drafting import PATIENCE, Pace
+from engine.scheduling.drafting import LONGEST_REST, PATIENCE, Pace, draft_in_turn
 from engine.scheduling.prompt_lookup import CANDIDATES, NgramDrafter, NgramIndex
 from engine.scheduling.sequence import Sequence
 from engine.settings import SpeculativeConfig
@@ -20,7 +22,7 @@ def sequence(*tokens: int) -> Sequence:
 
 def draft(drafter: NgramDrafter, seq: Sequence, most: int) -> list[int]:
     length = drafter.wanted(seq, most)
-    assert length <= most
+    assert 0 <= length <= most
     return list(drafter.draft({seq: length})[seq]) if length else []
 
 
@@ -69,6 +71,7 @@ def test_a_longer_match_is_believed_before_a_later_one() -> None:
     drafter = NgramDrafter(SpeculativeConfig())
     assert draft(drafter, sequence(5, 1, 2, 8, 6, 1, 2, 7, 5, 1, 2), 1) == [8]
     assert draft(drafter, sequence(5, 1, 2, 8, 6, 1, 2, 7, 4, 1, 2), 1) == [7]
+    assert draft(drafter, sequence(1, 2, 3, 4, 8, 9, 2, 3, 4, 7, 1, 2, 3, 4), 1) == [8]
 
 
 def test_a_draft_that_comes_true_in_part_makes_the_next_one_as_long() -> None:
@@ -89,6 +92,7 @@ def test_who_is_wrong_rests_each_time_longer_until_it_is_right() -> None:
     assert tries[:PATIENCE] == list(range(PATIENCE))
     rests = [after - before for before, after in pairwise(tries)]
     assert rests == sorted(rests)
+    assert rests[-1] == (1 << LONGEST_REST) // 2
     assert len(tries) < 3000 / 50
     seq.tokens += [1, 2] * 256
     drafter.record_acceptance(seq, len(draft(drafter, seq, 8)), 1)
@@ -116,6 +120,8 @@ def test_wrong_drafts_with_a_right_one_between_them_are_not_in_a_row() -> None:
     for accepted in [0] * (PATIENCE - 1) + [1] + [0] * (PATIENCE - 1):
         pace.record(seq, 2, accepted)
     assert pace.allowed(seq, 8) > 0
+    pace.record(seq, 2, 0)
+    assert pace.allowed(seq, 8) == 0
 
 
 def test_drafting_rests_once_patience_is_at_an_end_and_for_as_long_as_it_says() -> None:
@@ -149,3 +155,16 @@ def test_as_many_earlier_places_are_compared_as_it_says() -> None:
         index = NgramIndex(1)
         index.add_tokens(tokens)
         assert index.find(tokens, longest=5) == found
+
+
+def test_drafts_in_turn_end_when_there_are_enough_or_with_the_answer() -> None:
+    goes_on, asked = sequence(1), list[int]()
+    ends = Sequence(Request(RequestId("ends"), (1,), Sampling(9, stop_token_ids=(7,))))
+
+    def draw_behind(drafts: Mapping[Sequence, Seq[int]]) -> dict[Sequence, int]:
+        asked.append(len(drafts))
+        return {seq: tokens[-1] + 1 for seq, tokens in drafts.items()}
+
+    drafts = draft_in_turn({goes_on: 5, ends: 6}, {goes_on: 3, ends: 3}, draw_behind)
+    assert drafts == {goes_on: [5, 6, 7], ends: [6, 7]}
+    assert asked == [2, 1]

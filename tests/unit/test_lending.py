@@ -55,6 +55,7 @@ def test_who_found_no_room_beside_a_loan_comes_in_once_it_has_ended() -> None:
     engine.generate(Request(RequestId("large"), (30,) * 28, Sampling(1)))
     assert not engine.schedule()
     engine.release(RequestId("leaves"))
+    assert not engine.schedule()
     engine.give_back("loan")
     assert [one.request_id for one in engine.schedule()] == ["large"]
 

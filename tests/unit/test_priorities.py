@@ -38,11 +38,11 @@ def test_the_lower_value_runs_first_and_of_equals_the_earlier() -> None:
 def test_the_urgent_gets_the_seat_of_the_newest_of_the_least_urgent() -> None:
     engine, asked = (
         FakeEngine(seats=3),
-        [ask("a", 3, 9, 1), ask("b", 3, 9, 2), ask("c", 3, 9, 2)],
+        [ask("b", 3, 9, 2), ask("c", 3, 9, 2), ask("a", 3, 9, 1)],
     )
     for request in asked:
         engine.generate(request)
-    engine.turn()
+        engine.turn()
     engine.generate(urgent := ask("urgent", 3, 2))
     engine.schedule()
     assert set(engine.sequences.running) == {"a", "b", "urgent"}
@@ -155,6 +155,7 @@ def test_a_seat_that_is_free_since_a_prompt_parked_is_taken() -> None:
     engine.turn()
     engine.turn()
     assert set(engine.sequences.parked) == {"a", "b"}
+    engine.sequences.check_idle()  # their blocks are not lost
 
 
 def test_the_urgent_waits_for_what_is_being_fetched_and_not_for_its_answer() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from engine.request import Grammar, Request, RequestId, Sampling
+from engine.request import Grammar, ReasoningMarks, Request, RequestId, Sampling
 from engine.scheduling.sequence import Sequence
 
 PROMPT, EOS, STOP = (1, 9), 9, 7  # an end in the prompt ends nothing
@@ -79,3 +79,23 @@ def test_with_a_grammar_an_end_behind_a_draft_does_not_count(
     sampling = Sampling(3, grammar=grammar)
     assert sequence(sampling).extend((5, EOS), (5, EOS, 4)) == kept
     assert sequence(sampling).extend((), (EOS,)) == 1
+    assert sequence(sampling).extend((5, 6), (5, 6, 4)) == 3  # what is no end does
+
+
+def test_a_mark_that_closes_reasoning_ends_no_answer_and_the_same_token_behind_it_does() -> (
+    None
+):
+    """The grammar binds from behind the mark on: only there does an end that is ignored end."""
+    behind, grammar = ReasoningMarks(closes=((EOS,),)), Grammar("regex", "a*")
+    sampling = Sampling(4, ignore_eos=True, grammar=grammar, grammar_behind=behind)
+    assert sequence(sampling, 5, EOS).finish is None
+    assert sequence(sampling, 5, EOS, EOS).finish == "stop"
+
+
+@pytest.mark.parametrize(("generated", "reusable"), [((), 0), ((5,), 2)])
+def test_a_prompt_is_scored_before_the_answer_begins_and_not_again(
+    generated: Seq[int], reusable: int
+) -> None:
+    seq = sequence(Sampling(4, prompt_logprobs=0), generated=generated)
+    assert seq.prompt_logprobs == (None if generated else [])
+    assert seq.reusable == reusable
