@@ -70,6 +70,21 @@ def test_equals_never_push_each_other_out() -> None:
     assert engine.sequences.preemptions == 0
 
 
+def test_what_the_last_one_that_ran_leaves_is_given_to_who_is_ahead_at_once() -> None:
+    """With an empty batch an engine waits for a message, which need not come."""
+    engine = FakeEngine(blocks=16, block_size=1, watermark=0)
+    engine.prefill(ask("parked", 8, 1))
+    engine.turn()
+    engine.prefill(ask("waits", 7, 1))
+    assert engine.reserve(passes := ask("arrives", 3, 9))
+    engine.resume(passes.request_id, [4])
+    engine.schedule()
+    while not engine.sequences.preemptions:
+        engine.step()
+        engine.schedule()
+    assert [one.seq.request_id for one in engine.scheduler.batch] == ["waits"]
+
+
 def test_nobody_is_put_back_for_too_little() -> None:
     """The rest of the room is parked: the urgent would not fit all the same."""
     engine = FakeEngine(blocks=16, block_size=1, chunk=32, watermark=0)
