@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from api.starting import Starts
+
 AHEAD = 64  # items read before they are asked for
-STARTING = 8  # streams that start in one turn of the event loop
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 
@@ -27,7 +28,7 @@ class Streams(Generic[Key, Item]):
     )
     _readers: dict[Key, "asyncio.Task[None]"] = field(default_factory=dict)
     _open: int = 0
-    _starting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTING))
+    _starts: Starts = field(default_factory=Starts)
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,8 +66,7 @@ class Streams(Generic[Key, Item]):
     async def _read(self, key: Key, stream: AsyncGenerator[Item]) -> None:
         try:
             async with aclosing(stream):
-                async with self._starting:
-                    await asyncio.sleep(0)
+                await self._starts.wait()
                 async for item in stream:
                     await self._items.put((key, item))
         except Exception as error:  # noqa: BLE001  raised again by `next`

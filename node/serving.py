@@ -1,4 +1,6 @@
-"""uvicorn with a node's settings: the node handles signals, and can stop reading requests."""
+"""uvicorn with a node's settings: the node handles signals, starts few requests at a time, and
+can stop reading them.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from api.door.limiter import ConnectionLimiter
 from api.door.protocol import limited_protocol
 from api.shutdown_logging import hide_cancellation_tracebacks
 from node.signed_calls_only import Asgi
+from node.started_in_turn import StartedInTurn
 
 KEEP_ALIVE_S = 75
 GRACE_S = 2
@@ -36,7 +39,7 @@ def uvicorn_config(app: Asgi, limiter: ConnectionLimiter) -> uvicorn.Config:
     """Uvicorn's settings; `limiter` limits the connections."""
     hide_cancellation_tracebacks()
     return uvicorn.Config(
-        app,
+        StartedInTurn(app),
         http=limited_protocol(limiter),
         ws="none",
         lifespan="off",

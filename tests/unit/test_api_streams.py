@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from api.streams import AHEAD, STARTING, Streams
+from api.starting import STARTING
+from api.streams import AHEAD, Streams
 
 
 class Source:
