@@ -18,6 +18,7 @@ import msgspec
 import zmq
 
 from decode_node.worker import DecodeWorker
+from discovery.garbage_collection import freeze_loaded_objects
 from discovery.lifeline import die_with_parent, end_with, first_line
 from discovery.logs import start_logging
 from discovery.ports import listening_at
@@ -152,6 +153,7 @@ def main() -> None:
         door.send(encode(EngineStartFailed(str(error))))
         door.close(linger=1000)
         sys.exit(1)
+    freeze_loaded_objects()
     try:
         server.run()
     except RankLost as error:

@@ -19,6 +19,7 @@ from api.text.tokenizing import TextCodec
 from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
+from discovery.garbage_collection import freeze_loaded_objects
 from discovery.intake import check_receivable
 from discovery.lifeline import end_with_supervisor, report_to_starter
 from discovery.logs import start_logging
@@ -82,10 +83,8 @@ async def _serve(role: Role, config: NodeConfig) -> None:
             load_text(config),
             EngineClient.start(engine_process_config(role, config, node_id, host)),
         )
-        addresses = (
-            format_address(host, http_port),
-            format_address(host, engine.ready.kv_port),
-        )
+        kv_port = engine.ready.kv_port
+        addresses = format_address(host, http_port), format_address(host, kv_port)
         text_digest = parcel.digest if parcel else None
         facts = role, node_id, config.served_names, addresses, engine.ready, text_digest
         identity = NodeIdentity.of(*facts)
@@ -94,6 +93,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         try:
             with GrammarChecker() as grammars:
                 parts = codec, grammars, text, kv_events, grpc
+                freeze_loaded_objects()
                 await _Node(config, engine, identity, listening, *parts).run()
         finally:
             await engine.stop()

@@ -25,6 +25,7 @@ from api.door.protocol import limited_protocol
 from api.pooling.model_config import load_pooling
 from api.shutdown_logging import hide_cancellation_tracebacks
 from api.text.tokenizing import load_text_codec
+from discovery.garbage_collection import freeze_loaded_objects
 from discovery.lifeline import end_with_supervisor, report_to_starter
 from discovery.logs import start_logging
 from discovery.registry import Registry
@@ -65,7 +66,6 @@ from proxy.routing.capacity import NodeCapacity
 from proxy.routing.layouts import layout_difference
 from proxy.serving.corked import CorkedProtocol
 from proxy.serving.cors import CorsPolicy, with_cors
-from proxy.serving.garbage_collection import freeze_loaded_objects
 from proxy.serving.listening import listen
 from proxy.workers.process import ProxyProcess, cluster_key, socket_address
 from proxy.workers.rates import SharedRates

@@ -21,9 +21,9 @@ from api.routes import openai_routes
 from api.served import ServedModel
 from api.text.tokenizing import TextCodec, load_text_codec
 from deploy.config import DEMO_MODEL
+from discovery.garbage_collection import freeze_loaded_objects
 from engine.request import FinishReason, Request
 from proxy.serving.front import Asgi, TextFront
-from proxy.serving.garbage_collection import freeze_loaded_objects
 
 PATH = "/v1/chat/completions"
 ROUNDS, REQUESTS = 15, 150
