@@ -42,6 +42,9 @@ class Streams(Generic[Key, Item]):
         for reader in self._readers.values():
             reader.cancel()
         await asyncio.gather(*self._readers.values(), return_exceptions=True)
+        # those that were cancelled, and failures that nobody took, have frames that keep us
+        self._readers.clear()
+        self._items = asyncio.Queue()
 
     def open(self, key: Key, stream: AsyncGenerator[Item]) -> None:
         """Start reading one more stream; a key has at most one."""
@@ -58,7 +61,10 @@ class Streams(Generic[Key, Item]):
             if said is None:
                 self._open -= 1
             elif isinstance(said, Exception):
-                raise said
+                try:
+                    raise said
+                finally:
+                    del said  # its traceback has this frame, and would keep the request
             else:
                 return key, said
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from api.generator import WHOLE, Event, Leg, PooledEvent, Tap, TokenEvent
 from engine.request import PoolingRequest, Request
+from proxy.errors import ProxyError, without_frames
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.timeline_store import MOST_KEPT, TimelineStore
 from proxy.observing.tracing import Tracing
@@ -48,6 +49,8 @@ class ObservedPipeline:
                     yield event
         except Exception as failure:
             timeline.failure = str(failure) or repr(failure)
+            if isinstance(failure, ProxyError):
+                without_frames(failure)
             raise
         finally:
             timeline.ended_at = clock()

@@ -53,6 +53,7 @@ class TimelineMiddleware:
             self.kept.end(exchange)
             if self.tracing is not None:
                 self.tracing.end(exchange)
+            exchange.choices.clear()  # connections that were opened here keep this context
 
 
 def record_answer(status: int, request_id: str, now: float) -> Mapping[str, str]:

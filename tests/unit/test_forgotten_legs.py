@@ -9,7 +9,7 @@ from discovery.registration import Role
 from proxy.attempt.legs import Legs
 from proxy.nodes.connection_pool import open_connections
 from proxy.nodes.leg import HttpLeg
-from tests.fakes.raw_http import END, HANG, SSE, Step, events
+from tests.fakes.raw_http import CUT, END, HANG, SSE, Step, answer, chunk, events
 from tests.unit.test_leg import DONE, FIRST, LAST, leg_at, node
 
 
@@ -19,7 +19,14 @@ def num_legs() -> int:
 
 @pytest.mark.parametrize(
     ("script", "ends"),
-    [([SSE, *events(FIRST, LAST), DONE, END], True), ([SSE, *events(FIRST), HANG], False)],
+    [
+        ([SSE, *events(FIRST, LAST), DONE, END], True),
+        ([SSE, *events(FIRST), HANG], False),
+        ([SSE, *events(FIRST), CUT], True),
+        ([SSE, chunk(b"data: {no JSON\n\n"), HANG], True),
+        ([b"no HTTP\r\n\r\n", CUT], True),
+        ([answer(500, {"error": {"message": "ill"}})], True),
+    ],
 )
 async def test_it_does_not_wait_for_garbage_to_be_collected(
     script: Iterable[Step], *, ends: bool
