@@ -45,10 +45,10 @@ class PoolingRequestParser:
     ) -> list[PoolingRequest]:
         """One request for each input; raises ApiError. Only token ids may have `segments`."""
         prompts = prompts_of(given, "input", MOST_INPUTS)
-        encoded = await self._encode(body, prompts)
+        encoded = await self._encode(body, prompts, "input")
         if segments:
             encoded = _with_segments(encoded, segments)
-        return self._requests(body, encoded, wanted, outer_id, "input")
+        return self._requests(body, encoded, wanted, outer_id)
 
     async def texts(
         self, body: PoolingBody, texts: Sequence[str], outer_id: str
@@ -58,15 +58,18 @@ class PoolingRequestParser:
         return self._requests(body, encoded, PoolingSpec("embed"), outer_id)
 
     async def _encode(
-        self, body: PoolingBody, prompts: Sequence[str | Tokens]
+        self, body: PoolingBody, prompts: Sequence[str | Tokens], param: str | None = None
     ) -> Sequence[EncodedInput]:
+        """`param` is the body's field of the inputs, if there is just one."""
         encoder = self._encoder(body)
 
+        def encode_one(one: str | Tokens) -> EncodedInput:
+            if isinstance(one, str):
+                return encoder.text(one)
+            return EncodedInput(encoder.cut(one))
+
         def encode() -> list[EncodedInput]:
-            return [
-                encoder.text(one) if isinstance(one, str) else EncodedInput(encoder.cut(one))
-                for one in prompts
-            ]
+            return [self._checked(encode_one(one), param) for one in prompts]
 
         return await run_off_loop(_characters(prompts), encode, self.served.codec)
 
@@ -77,7 +80,7 @@ class PoolingRequestParser:
         encoder = self._encoder(body)
 
         def encode() -> list[EncodedInput]:
-            return [encoder.pair(*pair) for pair in texts]
+            return [self._checked(encoder.pair(*pair)) for pair in texts]
 
         characters = sum(len(one) + len(two) for one, two in texts)
         encoded = await run_off_loop(characters, encode, self.served.codec)
@@ -89,15 +92,7 @@ class PoolingRequestParser:
         encoded: Sequence[EncodedInput],
         wanted: PoolingSpec,
         outer_id: str,
-        param: str | None = None,
     ) -> list[PoolingRequest]:
-        """Make the requests; raises ContextTooLong, and BadRequest for token ids outside the
-        vocabulary.
-
-        `param` is the body's field of the inputs, if there is just one.
-        """
-        for one in encoded:
-            self._check_tokens(one, param)
         return [
             PoolingRequest(
                 RequestId(f"{outer_id}-{index}" if len(encoded) > 1 else outer_id),
@@ -129,7 +124,10 @@ class PoolingRequestParser:
             raise BadRequest(f"{param} {wanted} is more than the model's {context}", param)
         return wanted
 
-    def _check_tokens(self, one: EncodedInput, param: str | None) -> None:
+    def _checked(self, one: EncodedInput, param: str | None = None) -> EncodedInput:
+        """The input, before any further one is encoded; raises ContextTooLong, and BadRequest
+        for token ids outside the vocabulary.
+        """
         if not one.tokens:
             raise BadRequest(f"{param or 'a text'} must not be empty", param)
         context, length = self.served.max_model_len(), len(one.tokens)
@@ -145,6 +143,7 @@ class PoolingRequestParser:
         )
         if size is not None and max(one.tokens) >= size:
             raise BadRequest(f"token id {max(one.tokens)} is out of vocabulary", param)
+        return one
 
 
 def _characters(prompts: Sequence[object]) -> int:

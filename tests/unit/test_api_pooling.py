@@ -36,6 +36,7 @@ from tests.fakes.pooling_door import client, param
 CODEC = bracketed()
 TOKENS = CODEC.encode("the cat")
 LONG_TEXT = "the cat " * (LONG // 8 + 1)
+FAR, COUNTED = "more than twice as many", "tokens in the input"
 PATHS = ("/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score", "/rerank")
 
 
@@ -162,18 +163,20 @@ async def test_too_long_is_refused_unless_it_may_be_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "path", "fields"),
+    ("facts", "path", "fields", "words"),
     [
-        (EMBEDS, "/v1/embeddings", {"input": LONG_TEXT}),
-        (CROSS, "/score", {"text_1": "the", "text_2": LONG_TEXT}),
+        (EMBEDS, "/v1/embeddings", {"input": LONG_TEXT}, FAR),
+        (CROSS, "/score", {"text_1": "the", "text_2": LONG_TEXT}, FAR),
+        (EMBEDS, "/v1/embeddings", {"input": ["the cat " * 30, LONG_TEXT]}, COUNTED),
+        (CROSS, "/score", {"text_1": "the", "text_2": ["the cat " * 30, LONG_TEXT]}, COUNTED),
     ],
 )
-async def test_what_cannot_fit_is_refused_before_it_takes_memory(
-    facts: PoolingConfig, path: str, fields: Json
+async def test_what_cannot_fit_is_refused_before_it_or_what_follows_takes_memory(
+    facts: PoolingConfig, path: str, fields: Json, words: str
 ) -> None:
     said = await client(facts=facts).post(path, **fields)
     assert said.status == 400
-    assert "more than twice as many" in said.json["error"]["message"]
+    assert words in said.json["error"]["message"]
 
 
 async def test_any_task_has_an_answer_of_its_own() -> None:
