@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+ASKED_FOR = "config.json"
+
 
 def local_folder(model: str) -> Path | None:
-    """The folder; None if it may be a hub name: no such folder, and not written like one."""
-    folder = Path(model).expanduser()
-    return folder if folder.is_dir() or model.startswith(("/", ".", "~")) else None
+    """The path; None if it may be a hub name: there is no such path, nor is it written like
+    one. It need not be a folder.
+    """
+    path = Path(model).expanduser()
+    return path if path.exists() or model.startswith(("/", ".", "~")) else None
 
 
 def fetched(model: str, file: str) -> Path | None:
@@ -15,3 +19,14 @@ def fetched(model: str, file: str) -> Path | None:
 
     found = cached_file(model, file, _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
+
+
+def require(model: str) -> None:
+    """Raise OSError or ValueError for what is no folder, nor cached, nor found on the hub. That
+    is asked once: transformers asks six times for each file, half a minute long.
+    """
+    if Path(model).is_dir():
+        return
+    from huggingface_hub import snapshot_download  # takes half a second
+
+    snapshot_download(model, allow_patterns=[ASKED_FOR])

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any, Protocol, cast
 
 from api.errors import BadRequest, NoTokenizer
+from api.hub import local_folder, require
 from api.text.byte_pairs import BytePairEncoder, byte_pair_encoder
 from api.text.detokenizing import Detokenizer, TokenTexts
 from api.text.truncation import NoCutPoint, TextTruncator
@@ -23,8 +24,8 @@ SLICE = 1 << 16
 BY_FAR, FEW = 2, 64
 THREADS = "TOKENIZERS_PARALLELISM"  # of a batch of texts; pdserve encodes one at a time
 SAMPLE = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
-MALFORMED = (OSError, ValueError, TypeError, KeyError, AttributeError)  # by transformers
-PATH_STARTS = ("/", ".")  # names that begin like this are not hub names
+# what transformers raises for a file of another shape than it expects
+MALFORMED = (OSError, ValueError, TypeError, KeyError, AttributeError)
 
 
 class Tokenizer(Protocol):
@@ -238,9 +239,8 @@ def load_text_codec(folder: Path | str) -> TextCodec:
     All caches are filled here: doing so later would delay every stream.
     """
     os.environ.setdefault(THREADS, "false")
-    folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
-    path = Path(folder)
-    if not path.is_dir() and (path.exists() or str(folder).startswith(PATH_STARTS)):
+    folder = local_folder(str(folder)) or folder
+    if isinstance(folder, Path) and not folder.is_dir():
         raise OSError(f"{folder} is no folder: --model or --tokenizer has to name one")
     try:
         codec = text_codec(_load(folder))
@@ -256,13 +256,13 @@ def _load(folder: Path | str) -> Tokenizer:
     """Load a tokenizer.json by the generic fast class, which takes a second and no torch."""
     from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
+    require(str(folder))
     if (Path(folder) / "tokenizer.json").exists():
         fast: Tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         return fast
     from transformers import AutoTokenizer  # takes seconds, and loads torch if it is installed
 
-    other: Tokenizer = cast("Any", AutoTokenizer).from_pretrained(folder)
-    return other
+    return cast("Tokenizer", AutoTokenizer.from_pretrained(folder))
 
 
 class _NoTokenizer:
