@@ -15,18 +15,27 @@ def local_folder(model: str) -> Path | None:
 
 def fetched(model: str, file: str) -> Path | None:
     """The file from the hub or its cache; None if there is none. Raises OSError."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from transformers.utils.hub import cached_file  # takes a second, and no torch
 
+    try:
+        require(model)
+    except LocalEntryNotFoundError:  # the hub cannot be reached
+        return None
     found = cached_file(model, file, _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
 
 
 def require(model: str) -> None:
-    """Raise OSError or ValueError for what is no folder, nor cached, nor found on the hub. That
-    is asked once: transformers asks six times for each file, half a minute long.
+    """Raise OSError for what is no folder, nor cached, nor found on the hub. That is asked
+    once: transformers asks six times for each file, half a minute long.
     """
     if Path(model).is_dir():
         return
     from huggingface_hub import snapshot_download  # takes half a second
+    from huggingface_hub.errors import HFValidationError
 
-    snapshot_download(model, allow_patterns=[ASKED_FOR])
+    try:
+        snapshot_download(model, allow_patterns=[ASKED_FOR])
+    except HFValidationError as error:
+        raise OSError(str(error)) from error

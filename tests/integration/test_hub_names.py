@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "deploy" / "demo" / "model"
 CLOSED = "http://127.0.0.1:9"
-LOAD = "from api.text.tokenizing import load_text_codec; load_text_codec('nobody/nothing')"
+NAME = "nobody/nothing"
+LOAD = (
+    "from api.defaults import load_defaults; from api.text.tokenizing import load_text_codec; "
+    f"load_defaults('auto', '{NAME}'); load_text_codec('{NAME}')"
+)
 
 
 def loading(cache: Path, offline: str) -> tuple[int, str]:
@@ -30,7 +34,7 @@ def test_one_that_is_not_to_be_had_is_asked_for_once(tmp_path: Path, offline: st
     """And not again and again, file by file, for half a minute."""
     status, said = loading(tmp_path, offline)
     assert status == 1
-    assert "OSError: no tokenizer is to be had from nobody/nothing" in said
+    assert f"OSError: no tokenizer is to be had from {NAME}" in said
     assert "Retry" not in said
 
 
