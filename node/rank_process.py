@@ -15,6 +15,7 @@ from threading import Thread
 import msgspec
 from torch._C._distributed_c10d import TCPStore
 
+from discovery.garbage_collection import freeze_loaded_objects
 from discovery.lifeline import die_with_parent, end_with, first_line
 from discovery.logs import start_logging
 from engine.errors import EngineError, RankLost
@@ -46,6 +47,7 @@ def main() -> None:
     except (EngineError, OSError, ImportError, ValueError, RuntimeError) as error:
         log.error("rank %d cannot start: %s", job.rank, error)
         sys.exit(1)
+    freeze_loaded_objects()
     Thread(target=_serve, args=(server,), name="transfer", daemon=True).start()
     try:
         follower.run()

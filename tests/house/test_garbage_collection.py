@@ -22,6 +22,9 @@ def test_what_was_loaded_is_not_traversed_and_new_objects_are_not_counted_as_oft
     assert threshold == MOST_NEW
 
 
-@pytest.mark.parametrize("path", ["proxy/main.py", "node/main.py", "node/engine_process.py"])
+@pytest.mark.parametrize(
+    "path",
+    ["proxy/main.py", "node/main.py", "node/engine_process.py", "node/rank_process.py"],
+)
 def test_all_processes_that_serve_freeze_what_they_loaded(path: str) -> None:
     assert f"    {FREEZE}\n" in (ROOT / path).read_text()

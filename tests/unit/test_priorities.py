@@ -76,8 +76,8 @@ def test_what_the_last_one_that_ran_leaves_is_given_to_who_is_ahead_at_once() ->
     engine.prefill(ask("parked", 8, 1))
     engine.turn()
     engine.prefill(ask("waits", 7, 1))
-    assert engine.reserve(passes := ask("arrives", 3, 9))
-    engine.resume(passes.request_id, [4])
+    assert engine.reserve(ask("arrives", 3, 9))
+    engine.resume(RequestId("arrives"), [4])
     engine.schedule()
     while not engine.sequences.preemptions:
         engine.step()
