@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 HERE = "127.0.0.1"
 MAIN = "from deploy.cli import main; main()"
 PATIENCE_S = 60.0
+FREE_PORTS = {"PDSERVE_KV_PORT": "0", "PDSERVE_DISCOVERY_PORT": "0"}  # where no flag says more
 
 
 @pytest.fixture
@@ -31,7 +32,10 @@ def taken() -> Iterator[str]:
 
 def pdserve(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", MAIN, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
+    env = os.environ | FREE_PORTS
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=PATIENCE_S
+    )
 
 
 @pytest.mark.parametrize("command", ["up", "proxy", "prefill"])
@@ -54,7 +58,7 @@ def test_a_device_that_is_none(ranks: str) -> None:
 
 def test_a_system_on_which_nixl_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UCX_TLS", "nonsense")
-    ran = pdserve(*("decode", "--model", str(DEMO_MODEL), "--port", "0", "--kv-port", "0"))
+    ran = pdserve("decode", "--model", str(DEMO_MODEL), "--port", "0")
     assert ran.returncode == 1
     assert "NIXL cannot start UCX here" in ran.stderr.splitlines()[-1]
     assert "Traceback" not in ran.stdout + ran.stderr
