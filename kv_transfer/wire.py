@@ -156,6 +156,10 @@ class News(msgspec.Struct, frozen=True, tag=True):
     slots: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 1
 
 
+GIVEN_BACK = "its sink gave it back"
+"""The reason of a Gone for a pull whose Abandon met an open lease of its own."""
+
+
 class Gone(msgspec.Struct, frozen=True, tag=True):
     """There is no open lease by this name."""
 

@@ -25,6 +25,7 @@ from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
     DRIVEN_S,
+    GIVEN_BACK,
     SILENCE_S,
     Abandon,
     Ask,
@@ -43,7 +44,7 @@ from kv_transfer.wire import (
     Welcome,
 )
 
-ANOTHER = "another sink has asked for it"
+ANOTHER, LEASE_OVER = "another sink has asked for it", "the lease is over"
 MOST_REMEMBERED = 256
 
 
@@ -217,7 +218,7 @@ class OfferBook:
             self.outbox.append((peer, Stranger(look.key, look.pull)))
         elif (offer := self._offers.get(ticket_id)) is None:
             withdrawn = ticket_id in self._withdrawn
-            self._deny(peer, look, Outcome.WITHDRAWN if withdrawn else "the lease is over")
+            self._deny(peer, look, Outcome.WITHDRAWN if withdrawn else LEASE_OVER)
         elif peer in offer.former_sinks:
             self._deny(peer, look, ANOTHER)
         elif not offer.is_stale(peer, look):
@@ -253,14 +254,16 @@ class OfferBook:
             confirmed = Confirmed(key, offer.ticket_id_beside(key), settle.pull)
             self.outbox.append((peer, confirmed))
         else:
-            self._deny(peer, settle, "the lease is over")
+            self._deny(peer, settle, LEASE_OVER)
 
     def _abandoned(self, peer: Peer, abandon: Abandon) -> None:
         ticket_id = self._meant(abandon)
         offer = self._offers.get(ticket_id)
+        is_its_own = offer and offer.sink in (None, peer) and not offer.is_stale(peer, abandon)
         if abandon.pull is not None:
-            self._ended.add(peer, abandon.key, abandon.pull, Outcome.WITHDRAWN)
-        if offer and offer.sink in (None, peer) and not offer.is_stale(peer, abandon):
+            reason = GIVEN_BACK if is_its_own else LEASE_OVER
+            self._ended.add(peer, abandon.key, abandon.pull, reason)
+        if is_its_own:
             self._end(ticket_id, Outcome.WITHDRAWN, tell=False)
 
     def _left(self, peer: Peer, leave: Leave, now: float) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kv_transfer.api import Arrived, Sealed, TransferStats
+from kv_transfer.api import Arrived, Outcome, Sealed, TransferStats
 from kv_transfer.blocks.mapping import BlockMapping
 from kv_transfer.blocks.runs import BlockRuns, pair_runs
 from kv_transfer.checking import CheckLevel, ExpectedChecksum
@@ -17,13 +17,14 @@ from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
     LeaseExpired,
+    OfferWithdrawn,
     TransferCancelled,
     TransferError,
 )
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import Abandon, Confirmed, Leave, Look, News, Settle
+from kv_transfer.wire import GIVEN_BACK, Abandon, Confirmed, Leave, Look, News, Settle
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class Pull:
     left: bool = False  # to another sink, as its source was told
     sealed: Sealed | None = None
     error: TransferError | None = None
+    mismatch: CorruptKv | None = None  # its source is asked whether the KV was still there
     looked_at: float = -math.inf
     moving_since: float = 0.0  # while reads are in flight: since when
     num_bytes: int = 0  # read, or being read
@@ -69,10 +71,8 @@ class Pull:
     @property
     def is_reading(self) -> bool:
         """Whether reads may be ordered."""
-        return self.into is not None and self.state in (
-            HandOverState.FILLING,
-            HandOverState.PULLING,
-        )
+        states = HandOverState.FILLING, HandOverState.PULLING
+        return self.into is not None and self.mismatch is None and self.state in states
 
     @property
     def sends_looks(self) -> bool:
@@ -139,6 +139,14 @@ class Pull:
         if wanted and (self.level < level or len(self.checks) != needed):
             return CorruptKv(f"{len(self.theirs)} blocks came without the checksums they need")
         return None
+
+    def why_gone(self, reason: str) -> TransferError:
+        """The error behind a Gone. Bytes that do not match are wrong only if they were still
+        lent: others may have been written there since.
+        """
+        if self.mismatch is not None and reason == GIVEN_BACK:
+            return self.mismatch
+        return (OfferWithdrawn if reason == Outcome.WITHDRAWN else LeaseExpired)(reason)
 
     def take_runs(self, cut: BlockMapping) -> tuple[BlockRuns, Sequence[ExpectedChecksum]]:
         """The runs that can be read and were not ordered yet, which now count as ordered.

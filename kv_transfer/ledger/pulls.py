@@ -5,13 +5,12 @@ argument.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kv_transfer.api import Arrived, Outcome
+from kv_transfer.api import Arrived
 from kv_transfer.blocks.mapping import map_blocks
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
     LeaseExpired,
-    OfferWithdrawn,
     PeerUnreachable,
     TransferCancelled,
     TransferError,
@@ -145,7 +144,8 @@ class PullBook:
         """
         pull, host = self._reads.end(read_id, now=now)
         if isinstance(error, CorruptKv) and pull.error is None:  # else it is left or given up
-            self._give_up(pull, error, now)
+            pull.mismatch = error
+            self._look(pull, now)
         elif error is not None:
             self._fail(pull, error)
             # a source that was connected again since has another link
@@ -202,8 +202,7 @@ class PullBook:
                 pull.take_news(message, now=now)
                 self._advance(pull, now)
             case Gone(reason=reason):
-                over = OfferWithdrawn if reason == Outcome.WITHDRAWN else LeaseExpired
-                self._fail(pull, over(reason))
+                self._fail(pull, pull.why_gone(reason))
             case Confirmed() if pull.state is HandOverState.SETTLING and pull.concerns(message):
                 self._close(pull)
 
@@ -228,6 +227,11 @@ class PullBook:
         self.outbox.append((address, message))
 
     def _look(self, pull: Pull, now: float) -> None:
+        """Send a Look. Bytes that do not match are given back before: the answer is a Gone that
+        tells whether the source still lent them.
+        """
+        if pull.mismatch is not None:
+            self._say(pull.address, pull.abandon(), now)
         self._say(pull.address, self._pulls.look(pull, now=now), now)
 
     def _greet(self, pull: Pull, now: float) -> None:

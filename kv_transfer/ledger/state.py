@@ -23,6 +23,10 @@
     EXPIRED        nobody asked in time          the source's lease was over
     FAILED                                       source unreachable, or no match
 
+A sink whose bytes do not match gives the ticket back, still FILLING or PULLING, and reads no
+more. The source's Gone says whether it still lent the blocks: if not, they hold somebody else's
+bytes by now, and the pull ends EXPIRED or WITHDRAWN instead of FAILED.
+
 A sink that leaves a ticket to another sink ends as if it had been withdrawn. The source's state
 does not change then, nor when another sink takes the ticket.
 

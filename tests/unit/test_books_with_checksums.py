@@ -3,15 +3,25 @@
 import pytest
 from msgspec.structs import replace
 
-from kv_transfer.api import Sealed
+from kv_transfer.api import Outcome, Sealed
 from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.offers import LEASE_OVER, OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.regions import BlockRun
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import Abandon, FromSource, Hello, Look, News, Welcome
+from kv_transfer.wire import (
+    GIVEN_BACK,
+    SILENCE_S,
+    Abandon,
+    FromSource,
+    Gone,
+    Hello,
+    Look,
+    News,
+    Welcome,
+)
 
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
 HELLO = Hello("same", LAYOUT)
@@ -113,6 +123,31 @@ def test_checksums_that_come_twice_count_once() -> None:
     for order in [*book.missing_checksums(1), *book.missing_checksums(1)]:
         book.add_checksums(order, [52])
     assert [(order.start, order.blocks) for order in book.missing_checksums(9)] == [(1, [6])]
+
+
+@pytest.mark.parametrize(
+    ("ended_at", "reason"),
+    [(None, GIVEN_BACK), (SILENCE_S, Outcome.EXPIRED)],
+)
+def test_a_sink_that_found_other_bytes_is_told_whether_they_were_still_lent(
+    ended_at: float | None, reason: str
+) -> None:
+    """The Gone of a lease that is over may be lost, and so may each answer."""
+    book = offered(OFF, 5)
+    look(book, A)
+    if ended_at is not None:
+        book.expire(ended_at)
+    for _ in range(2):
+        book.outbox.clear()
+        book.handle_message(A, Abandon("t", pull=0), now=0)
+        assert look(book, A) == Gone("t", reason)
+
+
+def test_a_sink_that_nobody_knows_any_more_had_nothing_lent() -> None:
+    book = offered(OFF, 5)
+    book.withdraw("t")
+    book.handle_message(A, Abandon("t", pull=0), now=0)
+    assert look(book, A) == Gone("t", LEASE_OVER)
 
 
 def test_no_offer_waits_for_the_checksums_of_a_long_one() -> None:

@@ -3,14 +3,34 @@
 import pytest
 from msgspec.structs import replace
 
-from kv_transfer.api import Sealed
-from kv_transfer.errors import CorruptKv, TransferCancelled
+from kv_transfer.api import Outcome, Sealed
+from kv_transfer.errors import (
+    CorruptKv,
+    LeaseExpired,
+    OfferWithdrawn,
+    PeerUnreachable,
+    TransferCancelled,
+    TransferError,
+)
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.offers import ANOTHER, LEASE_OVER
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.regions import BlockRun
-from kv_transfer.wire import Abandon, Leave, News, Settle
+from kv_transfer.wire import (
+    BEAT_S,
+    GIVEN_BACK,
+    SILENCE_S,
+    Abandon,
+    Gone,
+    Leave,
+    Look,
+    News,
+    Settle,
+)
 from tests.unit.test_pulls import AT, SEALED, WELCOME, begin, errors, orders, said, ticket
 from tests.unit.test_pulls import book as book
+
+GIVES_BACK = [Abandon("t", pull=0), Look("t", "engine", 1, 0)]
 
 
 @pytest.mark.parametrize("sealed", [None, SEALED])
@@ -30,12 +50,39 @@ def test_what_is_held_is_read_as_soon_as_there_is_room(
 def test_what_was_wrong_is_given_back_and_its_link_is_kept(book: PullBook) -> None:
     wrong, right = begin(book), begin(book, "u")
     book.read_done(wrong, CorruptKv("block 5"), now=0)
-    assert said(book) == [Abandon("t", pull=0)]
+    assert said(book) == GIVES_BACK
+    book.handle_message(AT, Gone("t", GIVEN_BACK), now=0)
     assert isinstance(errors(book)["t"], CorruptKv)
     assert book.to_disconnect == []
     book.handle_message(AT, News("u", 1, (), SEALED), now=0)
     book.read_done(right, None, now=0)
     assert said(book) == [Settle("u")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [(LEASE_OVER, LeaseExpired), (Outcome.WITHDRAWN, OfferWithdrawn), (ANOTHER, LeaseExpired)],
+)
+def test_what_was_wrong_may_have_been_somebody_elses_by_then(
+    book: PullBook, reason: str, error: type[TransferError]
+) -> None:
+    """The Gone that said so was lost with a connection; nobody's memory or link is bad."""
+    book.read_done(begin(book), CorruptKv("block 5"), now=0)
+    book.handle_message(AT, Gone("t", reason), now=0)
+    assert type(errors(book)["t"]) is error
+
+
+def test_a_source_that_was_not_heard_is_asked_again_what_was_wrong(book: PullBook) -> None:
+    """Until it is silent. Nothing more is read meanwhile, and news are no answer."""
+    wrong = begin(book)
+    book.read_done(wrong, CorruptKv("block 5"), now=0)
+    said(book)
+    book.handle_message(AT, News("t", 1, (6,), SEALED), now=0)
+    assert (orders(book), book.arrived) == ([], [])
+    book.tick(BEAT_S)
+    assert said(book) == [GIVES_BACK[0], Look("t", "engine", 2, 0)]
+    book.tick(SILENCE_S)
+    assert isinstance(errors(book)["t"], PeerUnreachable)
 
 
 def test_who_leaves_a_ticket_says_so_and_of_which_pull(book: PullBook) -> None:
