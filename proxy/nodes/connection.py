@@ -167,7 +167,7 @@ class NodeConnection(asyncio.Protocol):
             return
         self._received += len(data)
         if self.status and not had_head:
-            self._watch.note_head(now, self._unread)
+            self._begin_body(now)
         if self._timer is None:
             self._start_timer(self._watch.left_s(now, unread=False))
         if not self.status and self._received > LONGEST_HEAD:
@@ -262,6 +262,14 @@ class NodeConnection(asyncio.Protocol):
         self._error = self._error or error
         self.hang_up()
         self._wake()
+
+    def _begin_body(self, now: float) -> None:
+        """Behind the head another limit holds, which may be over before the head's."""
+        self._watch.note_head(now, self._unread)
+        patience = self._watch.timeouts
+        if self._timer is not None and patience.silence_s < patience.head_s:
+            self._timer.cancel()
+            self._timer = None
 
     def _start_timer(self, seconds: float) -> None:
         unlimited = seconds == math.inf

@@ -55,7 +55,7 @@ async def ask(
     silence_s: float = PATIENCE_S,
 ) -> list[Event]:
     async with open_connections() as lines:
-        client = HttpNodeClient(lines, silence_s, silence_s)
+        client = HttpNodeClient(lines, silence_s, silence_s, first_sign_s=silence_s)
         stream = client.generate(node_at(server, ours=ours), request, leg)
         return [event async for event in stream]
 

@@ -42,7 +42,7 @@ from tests.fakes.raw_http import (
 
 PARTS = 400
 MUCH = 32 << 20  # more than sockets have room for
-PATIENT = ReplyTimeouts(PATIENCE_S, PATIENCE_S)
+PATIENT, AGES_S = ReplyTimeouts(PATIENCE_S, PATIENCE_S), 3600.0
 WELL = [SSE, chunk(b"one"), chunk(b"two"), END]
 
 
@@ -191,10 +191,9 @@ async def test_what_came_before_a_cut_is_read_first() -> None:
 
 @pytest.mark.parametrize("script", [[HANG], [SSE, HANG]], ids=["no head", "no body"])
 async def test_silence_has_an_end(script: list[Step]) -> None:
-    shorter = (
-        ReplyTimeouts(0.01, PATIENCE_S) if script == [HANG] else ReplyTimeouts(PATIENCE_S, 0.01)
-    )
-    async with asking(script) as (lines, server):
+    """Each limit counts by itself, and the body's as soon as there is a head."""
+    shorter = ReplyTimeouts(*((0.01, AGES_S) if script == [HANG] else (AGES_S, 0.01)))
+    async with asking(script) as (lines, server), asyncio.timeout(PATIENCE_S):
         with pytest.raises(SilenceTimeout):
             await read(lines, server, shorter)
 
