@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from api.hub import fetched, local_folder
+from api.hub import fetched, local_path
 from api.wire import UNREADABLE, explained
 from engine.request import LARGEST_TOKEN, Limit, Probability, Repetition, Temperature
 
@@ -65,7 +65,7 @@ def load_defaults(setting: str, model: str | None) -> Defaults:
 
 def _find(model: str) -> Path | None:
     """Find the file in a folder, or among the hub's files of that name."""
-    folder = local_folder(model)
+    folder = local_path(model)
     if folder is None:
         return fetched(model, FILE)
     return folder / FILE if (folder / FILE).is_file() else None

@@ -1,11 +1,12 @@
 """Files of a checkpoint, by its folder or its name on the hub. Torch-free."""
 
+from functools import cache
 from pathlib import Path
 
 ASKED_FOR = "config.json"
 
 
-def local_folder(model: str) -> Path | None:
+def local_path(model: str) -> Path | None:
     """The path; None if it may be a hub name: there is no such path, nor is it written like
     one. It need not be a folder.
     """
@@ -26,9 +27,10 @@ def fetched(model: str, file: str) -> Path | None:
     return Path(found) if found else None
 
 
+@cache  # one that was found is asked for once, for all its files
 def require(model: str) -> None:
-    """Raise OSError for what is no folder, nor cached, nor found on the hub. That is asked
-    once: transformers asks six times for each file, half a minute long.
+    """Raise OSError for what is no folder, nor cached, nor found on the hub. That is tried
+    once: transformers tries six times for each file, half a minute long.
     """
     if Path(model).is_dir():
         return

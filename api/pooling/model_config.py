@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from api.hub import fetched, local_folder
+from api.hub import fetched, local_path
 from api.wire import UNREADABLE
 from engine.errors import UnusableCheckpoint
 from engine.pooling.config import PoolingConfig
@@ -35,7 +35,7 @@ def load_pooling(model: str | None) -> PoolingConfig | None:
 
 def _folder(model: str) -> Path | None:
     """The folder of the files, fetched from the hub if necessary."""
-    if (folder := local_folder(model)) is not None:
+    if (folder := local_path(model)) is not None:
         return folder
     modules, config = fetched(model, MODULES), fetched(model, CONFIG)
     for path in _paths(modules) if modules else ():

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Protocol, cast
 
 from api.errors import BadRequest, NoTokenizer
-from api.hub import local_folder, require
+from api.hub import local_path, require
 from api.text.byte_pairs import BytePairEncoder, byte_pair_encoder
 from api.text.detokenizing import Detokenizer, TokenTexts
 from api.text.truncation import NoCutPoint, TextTruncator
@@ -239,7 +239,7 @@ def load_text_codec(folder: Path | str) -> TextCodec:
     All caches are filled here: doing so later would delay every stream.
     """
     os.environ.setdefault(THREADS, "false")
-    folder = local_folder(str(folder)) or folder
+    folder = local_path(str(folder)) or folder
     if isinstance(folder, Path) and not folder.is_dir():
         raise OSError(f"{folder} is no folder: --model or --tokenizer has to name one")
     try:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from kv_transfer.dialing import Dialer
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.movers.mover import Interest
-
-BOTH = select.POLLIN | select.POLLOUT
+from kv_transfer.movers.tcp_serving import BOTH
 
 
 @dataclass(slots=True)
