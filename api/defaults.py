@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from api.hub import fetched, local_path
+from api.hub import text_file
 from api.wire import UNREADABLE, explained
 from engine.request import LARGEST_TOKEN, Limit, Probability, Repetition, Temperature
 
@@ -52,7 +52,7 @@ def load_defaults(setting: str, model: str | None) -> Defaults:
     """
     if setting == NONE or (setting == AUTO and model is None):
         return OPENAI
-    file = _find(model if setting == AUTO and model else setting)
+    file = text_file(model if setting == AUTO and model else setting, FILE)
     if file is None:
         if setting == AUTO:
             return OPENAI
@@ -61,14 +61,6 @@ def load_defaults(setting: str, model: str | None) -> Defaults:
         return _read(file)
     except UNREADABLE as error:
         raise OSError(f"{file}: {explained(error)}") from error
-
-
-def _find(model: str) -> Path | None:
-    """Find the file in a folder, or among the hub's files of that name."""
-    folder = local_path(model)
-    if folder is None:
-        return fetched(model, FILE)
-    return folder / FILE if (folder / FILE).is_file() else None
 
 
 def _read(file: Path) -> Defaults:

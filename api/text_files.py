@@ -20,7 +20,7 @@ import msgspec
 
 from api.defaults import AUTO, NONE
 from api.defaults import FILE as GENERATION
-from api.hub import fetched, local_path
+from api.hub import text_file
 from api.pooling.model_config import CONFIG
 from api.text.tokenizing import TextCodec
 from api.wire import UNREADABLE
@@ -115,10 +115,8 @@ def gather(model: str, tokenizer: str, generation_config: str, codec: TextCodec)
 
 
 def _read(model: str, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    folder = local_path(model)
     for name in names:
-        path = folder / name if folder is not None else fetched(model, name)
-        if path is not None and path.is_file():
+        if (path := text_file(model, name)) is not None:
             if path.stat().st_size > LARGEST:
                 raise ParcelTooLarge(f"{path} is larger than {LARGEST} bytes")
             yield name, path.read_bytes()

@@ -16,7 +16,7 @@ from api.grpc.calls import Completions, RunningCalls
 from api.grpc.facts import ServerFacts
 from api.grpc.server import GrpcServer
 from api.grpc.tokenizer_archive import TokenizerArchive
-from api.hub import fetched, local_path
+from api.hub import text_file
 from api.served import ServedModel
 from api.text_files import TextParcel
 from api.wire import UNREADABLE
@@ -147,9 +147,7 @@ def _facts(
 
 def _read_model(name: str) -> _Model:
     """From config.json; empty where there is none, or where it is not readable."""
-    folder = local_path(name)
-    file = fetched(name, CONFIG) if folder is None else folder / CONFIG
-    if file is None:
+    if (file := text_file(name, CONFIG)) is None:
         return _Model()
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Model)

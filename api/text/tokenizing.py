@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Protocol, cast
 
 from api.errors import BadRequest, NoTokenizer
-from api.hub import local_path, require
+from api.hub import text_folder
 from api.text.byte_pairs import BytePairEncoder, byte_pair_encoder
 from api.text.detokenizing import Detokenizer, TokenTexts
 from api.text.truncation import NoCutPoint, TextTruncator
@@ -239,11 +239,8 @@ def load_text_codec(folder: Path | str) -> TextCodec:
     All caches are filled here: doing so later would delay every stream.
     """
     os.environ.setdefault(THREADS, "false")
-    folder = local_path(str(folder)) or folder
-    if isinstance(folder, Path) and not folder.is_dir():
-        raise OSError(f"{folder} is no folder: --model or --tokenizer has to name one")
     try:
-        codec = text_codec(_load(folder))
+        codec = text_codec(_load(text_folder(str(folder))))
     except MALFORMED as error:
         said = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         why = " ".join(said.split())
@@ -252,12 +249,13 @@ def load_text_codec(folder: Path | str) -> TextCodec:
     return codec.warm_up()
 
 
-def _load(folder: Path | str) -> Tokenizer:
+def _load(folder: Path) -> Tokenizer:
     """Load a tokenizer.json by the generic fast class, which takes a second and no torch."""
     from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
-    require(str(folder))
-    if (Path(folder) / "tokenizer.json").exists():
+    if not folder.is_dir():
+        raise OSError(f"{folder} is no folder")
+    if (folder / "tokenizer.json").exists():
         fast: Tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         return fast
     from transformers import AutoTokenizer  # takes seconds, and loads torch if it is installed

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine.checkpoints.hub import folder_of
 from engine.errors import UnusableCheckpoint
 
 PROTOCOL_MAJOR = 1
@@ -19,7 +20,7 @@ MODELOPT = "hf_quant_config.json"
 """Of older checkpoints of NVIDIA ModelOpt, whose config says nothing of it."""
 FETCHED_OF_DUMMIES = ("*.json", "*.jinja", "tokenizer*")
 FETCHED = (*FETCHED_OF_DUMMIES, "*.safetensors")
-NOT_FETCHED = ["[!0-9]*/*.safetensors", "consolidated*"]
+NOT_FETCHED = "[!0-9]*/*.safetensors", "consolidated*"
 """The same weights in other layouts. Numbered folders are not: they hold pooling layers."""
 SMALL_FILES = (
     "config.json",
@@ -163,28 +164,15 @@ def _with_packing(config: dict[str, Any], told: Path) -> dict[str, Any]:
 
 def fetch(model: str, patterns: Sequence[str]) -> Path:
     """The folder, or else the files of these patterns of a name on the hub, downloaded."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.exists() or model.startswith(("/", ".", "~")):
-        raise UnusableCheckpoint(f"{model} is no folder")
-    # seldom needed, and slow to import
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-    )
-
     try:
-        return Path(
-            snapshot_download(model, allow_patterns=list(patterns), ignore_patterns=NOT_FETCHED)
-        )
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        why = " ".join(str(error).split())
+        folder = folder_of(model, patterns, NOT_FETCHED)
+    except OSError as error:
         raise UnusableCheckpoint(
-            f"{model} is neither a folder nor to be fetched: {why}"
+            f"{model} is neither a folder nor to be fetched: {error}"
         ) from error
+    if not folder.is_dir():
+        raise UnusableCheckpoint(f"{model} is no folder")
+    return folder
 
 
 def read_json(file: Path) -> dict[str, Any]:
