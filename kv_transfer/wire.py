@@ -10,6 +10,7 @@
     Settle ──────────────────────────────▶
           ◀─────────────────────────────── Confirmed: the lease was open; or Gone
     Leave ───────────────────────────────▶ (instead of Settle) lets another sink have it
+    Abandon ─────────────────────────────▶ (instead of Settle) the offer is over
 
     Drive ───────────────────────────────▶ (reads may need the source's help: nixl.py)
     Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/pending_loans.py)

@@ -1,7 +1,7 @@
 """How a call to a node may end without a complete reply.
 
 NoConnection       the connection was refused, or took too long
-SilenceTimeout     a TimeoutError: no byte came within the call's ReplyTimeouts
+SilenceTimeout     a TimeoutError: no progress within the call's ReplyTimeouts (patience.py)
 ConnectionClosed   the connection was lost before the reply was complete
 HostGone           a ConnectionClosed: the other host no longer acknowledges anything
 MalformedReply     the reply is not HTTP
@@ -17,7 +17,7 @@ class NoConnection(ConnectionError):
 
 
 class SilenceTimeout(TimeoutError):
-    """No byte came within the call's ReplyTimeouts."""
+    """The reply made no progress within the call's ReplyTimeouts."""
 
 
 class ConnectionClosed(ConnectionError):
