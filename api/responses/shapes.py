@@ -22,7 +22,7 @@ USUAL_TIER = "default"
 
 
 class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text"):
-    """The text of a message. `logprobs` are those of its tokens, if asked for: ChatTokens."""
+    """The text of a message. `logprobs`: each a ChatTokenLogprob, if they were asked for."""
 
     text: str
     annotations: tuple[()] = ()

@@ -94,7 +94,7 @@ def _sparse(
 def _gathered(loader: WeightLoader, config: ModelConfig, each: list[Expert]) -> RoutedExperts:
     """The experts stacked if one launch can multiply all of them, else looped over.
 
-    In a loop other ranks' experts are AbsentExperts.
+    In a loop other ranks' experts are made of AbsentExpert.
     """
     assert config.experts is not None
     experts = config.experts

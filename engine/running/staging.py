@@ -137,7 +137,7 @@ class DeviceFields(NamedTuple):
         return SortedRows(self.order, self.offsets)
 
     def drawn_by(self, count: int) -> tuple[Tensor, ...]:
-        """The sampling settings of the first `count` draws, in the order of DrawNumbers."""
+        """The sampling settings of the first `count` draws, in the order of RowSampling."""
         each = self.temperatures, self.top_k, self.top_p, self.min_p, self.keys, self.instead
         return tuple(one[:count] for one in each)
 

@@ -21,7 +21,7 @@ class Fetcher(Protocol):
     """How a parcel is fetched from a node."""
 
     async def fetch(self, address: str, digest: str) -> bytes:
-        """The parcel with this digest; raises NotFetched, BadParcel, TooLarge."""
+        """The parcel with this digest; raises NotFetched, BadParcel, ParcelTooLarge."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
@@ -46,6 +47,9 @@ SPAN = re.compile(r"`([^`\n]+)`")
 INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?P<path>[\w.-]+(?:/[\w.-]+)+\.(?:py|sh|md|toml))(?::(?P<name>\w+))?")
+CLASS = re.compile(r"^class (\w+)(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+MEMBER = re.compile(r"\b([A-Z]\w+)\.([a-z]\w*)\b")
+HISTORY = "docs/log.md"
 
 COMMANDS = sorted(name for name in app if not name.startswith("-"))
 STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
@@ -220,6 +224,24 @@ def test_files_that_are_named_exist(page: str) -> None:
         assert not found["name"] or re.search(rf"\b{found['name']}\b", file.read_text()), found[
             0
         ]
+
+
+def test_members_of_classes_that_are_named_exist() -> None:
+    bodies = defaultdict[str, str](str)
+    for path in ROOT.glob("[a-z]*/**/*.py"):
+        for name, body in CLASS.findall(path.read_text()):
+            bodies[name] += body
+    named = {
+        (page, *found)
+        for page in set(NAMES) - {HISTORY}
+        for found in MEMBER.findall(code_of(read(page)))
+    }
+    missing = [
+        (page, name, member)
+        for page, name, member in named
+        if name in bodies and not re.search(rf"\b{member}\b", bodies[name])
+    ]
+    assert not missing
 
 
 @pytest.mark.parametrize("page", NAMES)
