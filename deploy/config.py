@@ -133,7 +133,7 @@ class ProxyAccess:
     api_key: tuple[str, ...] = ()
     """A client's key, for a proxy that wants one; the first is used."""
     admin_api_key: str | None = field(default=None, repr=False)
-    """An admin's key, which does as well. Better given by variable: PDSERVE_ADMIN_API_KEY."""
+    """An admin's key: in place of that one, and to change roles. Better as ADMIN_API_KEY."""
     client_cert: str | None = None
     """Certificate to show to a proxy that wants one, PEM, with its key unless that is apart."""
     client_key: str | None = None
@@ -165,9 +165,9 @@ class BalanceConfig(ProxyAccess):
     """When nodes change their roles."""
 
     window_s: float = 30.0
-    """Over how long requests have to wait, on average, before a node changes its role."""
+    """Over how many seconds what waits is averaged before a node changes its role."""
     interval_s: float = 1.0
-    """How often to look."""
+    """Seconds between two looks."""
     min_prefill: int = 1
     """How many prefill nodes to leave each model."""
     min_decode: int = 1

@@ -56,7 +56,7 @@ class ServingOptions:
     kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = "auto"
     """Type of KV; fp8, which is fp8_e4m3: one byte a number. auto: that of --dtype."""
     device: str = "cpu"
-    """Any torch device."""
+    """cpu, or a CUDA device: cuda, cuda:1; that needs the extra pdserve[gpu]."""
     tensor_parallel_size: int = 1
     """Processes of each node that share its model; --device is the first one's."""
     threads: int | None = None
@@ -70,7 +70,7 @@ class ServingOptions:
     max_num_seqs: int = 64
     """Most requests in one batch."""
     max_num_batched_tokens: int | None = None
-    """Most tokens in one batch; longer prompts run in chunks. Default: 256, off a CPU 2048."""
+    """Most tokens of a batch; long prompts have chunks. Default: 256 or 512, off a CPU 2048."""
     block_size: int = 16
     """Tokens of one KV block; of two nodes that exchange KV, one's must divide the other's."""
     kv_cache_memory_bytes: int | None = None

@@ -66,7 +66,7 @@ class ProxyOptions(LimitOptions):
     """CA that must have signed client certificates. Default: clients need none."""
 
     admin_api_key: str | None = None
-    """The key for adding and removing nodes by hand; without it that is disabled."""
+    """The key for operators' calls, which add and change nodes; without it they are refused."""
 
     recovery_wait_s: float = 30.0
     """How long a request waits for a node if there is none at the moment."""
