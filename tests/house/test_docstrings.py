@@ -9,16 +9,8 @@ ROOT = Path(__file__).parents[2]
 DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
 CLASS = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+\b")
 NOT_OURS = {
-    *("DeepSeek", "FlashAttention", "FunctionCalling", "FunctionGemma", "LongCat"),
-    *(
-        "LoraConfig",
-        "MiniMax",
-        "ModelOpt",
-        "MurmurHash3",
-        "NaN",
-        "NixlPushConnector",
-        "RoFormer",
-    ),
+    *("DeepSeek", "FlashAttention", "FunctionCalling", "FunctionGemma", "LongCat", "MiniMax"),
+    *("LoraConfig", "ModelOpt", "MurmurHash3", "NaN", "NixlPushConnector", "RoFormer"),
     *("SubscribeKvEvents", "WriteTransport", "XpYd"),
 }
 
