@@ -31,7 +31,7 @@ from proxy.nodes.failures import CALL_ERRORS, failure_of_error
 from proxy.nodes.patience import ReplyTimeouts
 from proxy.nodes.reading import LegReader
 
-NO_SUCH_PAGE = {404, 405}
+NOT_SERVED = {403, 404, 405}  # 403: vLLM runs without --enable-scale-out
 QUERY = "/query"
 LONGEST_QUERY = 1 << 20
 QUERY_PATIENCE = ReplyTimeouts(5.0, 5.0)
@@ -91,7 +91,7 @@ class VllmClient:
         try:
             if vllm_nodes.generates(node):
                 response = await self._send_to(leg_call, GENERATE, leg_call.generate_body())
-                if response.status not in NO_SUCH_PAGE:
+                if response.status not in NOT_SERVED:
                     return await check_status(node, response)
                 response.close()
                 vllm_nodes.lacks_generate(node)
@@ -104,7 +104,7 @@ class VllmClient:
         likeliest = leg_call.request.sampling.logprobs
         reader.decode = partial(decode_completion, likeliest=likeliest)
         response = await self._send_to(leg_call, COMPLETIONS, body)
-        if response.status in NO_SUCH_PAGE:
+        if response.status in NOT_SERVED:
             vllm_nodes.retry_generate(node)
         return await check_status(node, response)
 

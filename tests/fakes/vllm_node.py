@@ -95,6 +95,7 @@ class VllmNode:
     network: Network
     connector: Connector = Connector.PULL
     token_endpoint: bool = True
+    off_status: int = 403  # of an endpoint that is off; a vLLM that has none: 404
     engine: str = "engine-1"
     address: str = ""
     bootstrap_port: int | None = None
@@ -240,11 +241,11 @@ def vllm_app(node: VllmNode) -> Quart:
     async def completions() -> Response:
         return await node.answer(await _asked())
 
-    if node.token_endpoint:
-
-        @app.post("/inference/v1/generate")
-        async def generate() -> Response:
-            return await node.answer(await _asked())
+    @app.post("/inference/v1/generate")
+    async def generate() -> Response:
+        if not node.token_endpoint:
+            return _error(node.off_status, "Scale-out endpoints are disabled.")
+        return await node.answer(await _asked())
 
     @app.get("/v1/models")
     async def models() -> Response:

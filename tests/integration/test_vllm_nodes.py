@@ -60,9 +60,10 @@ async def test_pull_asks_decode_when_prefill_has_answered_with_its_words_and_one
     assert second.params["remote_registration_generation"] == 1
 
 
-async def test_a_node_that_has_no_token_endpoint_is_asked_for_it_once() -> None:
-    """Counted at the door: what has no route reaches no handler."""
-    prefill, decode = pair(token_endpoint=False)
+@pytest.mark.parametrize("off_status", [403, 404, 405])
+async def test_a_node_that_has_no_token_endpoint_is_asked_for_it_once(off_status: int) -> None:
+    """Whether it is off, or of a version that has none."""
+    prefill, decode = pair(token_endpoint=False, off_status=off_status)
     async with behind(prefill, decode) as proxy:
         await ask(proxy)
         known = proxy.door.pipeline.client.vllm_nodes  # type: ignore[attr-defined]
