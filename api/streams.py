@@ -10,6 +10,7 @@ from typing import Generic, Self, TypeVar
 from api.starting import Starts
 
 AHEAD = 64  # items read before they are asked for
+CLOSING = 8  # in one turn of the event loop
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 
@@ -19,8 +20,8 @@ class Streams(Generic[Key, Item]):
     """Reads several streams at once and owns them: leaving the context closes them all.
 
     Each stream has one reader task. The queue is bounded: a slow consumer makes them wait. A
-    request may have thousands of streams, each of which does much before it first waits, so
-    they start a few at a time: other requests go on meanwhile.
+    request may have thousands of streams, each of which does much before it first waits and
+    when it is closed, so a few at a time start, and are closed: other requests go on meanwhile.
     """
 
     _items: "asyncio.Queue[tuple[Key, Item | Exception | None]]" = field(
@@ -29,6 +30,7 @@ class Streams(Generic[Key, Item]):
     _readers: dict[Key, "asyncio.Task[None]"] = field(default_factory=dict)
     _open: int = 0
     _starts: Starts = field(default_factory=Starts)
+    _leaving: bool = False  # none starts any more
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,12 +41,20 @@ class Streams(Generic[Key, Item]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for reader in self._readers.values():
-            reader.cancel()
-        await asyncio.gather(*self._readers.values(), return_exceptions=True)
-        # those that were cancelled, and failures that nobody took, have frames that keep us
-        self._readers.clear()
-        self._items = asyncio.Queue()
+        self._leaving = True
+        running = [one for one in self._readers.values() if not one.done()]
+        try:
+            while running:
+                running.pop().cancel()
+                if len(running) % CLOSING == 0:
+                    await asyncio.sleep(0)
+        finally:  # all the others at once if there is no time for turns
+            for reader in running:
+                reader.cancel()
+            await asyncio.gather(*self._readers.values(), return_exceptions=True)
+            # those that were cancelled, and failures that nobody took, have frames that keep us
+            self._readers.clear()
+            self._items = asyncio.Queue()
 
     def open(self, key: Key, stream: AsyncGenerator[Item]) -> None:
         """Start reading one more stream; a key has at most one."""
@@ -73,6 +83,8 @@ class Streams(Generic[Key, Item]):
         try:
             async with aclosing(stream):
                 await self._starts.wait()
+                if self._leaving:
+                    return
                 async for item in stream:
                     await self._items.put((key, item))
         except Exception as error:  # noqa: BLE001  raised again by `next`

@@ -7,7 +7,8 @@ of a token. Tokenizing is measured by itself, as often as requests come, and tak
 request's. What libraries take for empty answers stands beside it (`bench/proxy/floors.py`).
 Time to first token is from the long answers, beyond the node's own. All processes share all
 cores, as the system has it; with `--apart` the proxy and the relays have one for themselves.
-At last one call has as many prompts as it may have, and others wait meanwhile.
+At last one call has as many prompts as it may have, and others wait meanwhile: until it is
+answered, or while its client leaves.
 
 Asked for: 60 us of CPU for each token with its detokenizing and JSON, 500 us for each request
 beyond tokenizing, 2 ms more to the first token at 64 streams (p50); 1,000 nodes: a plan in
@@ -24,7 +25,7 @@ import cyclopts
 
 from api.text_requests import MOST_CALLS
 from bench.proxy.answers import LoadResult
-from bench.proxy.batches import largest_batch
+from bench.proxy.batches import abandoned_batch, largest_batch
 from bench.proxy.cluster import Bench, open_bench
 from bench.proxy.crowd import heartbeats, plans
 from bench.proxy.figures import (
@@ -94,6 +95,7 @@ async def _measure(options: Options) -> None:
             await _level(bench, options, streams, tokenizing)
         for _ in range(options.runs):
             _say(f"a call with {MOST_CALLS} prompts: {await largest_batch(bench)}")
+            _say(f"the end of one whose client leaves: {await abandoned_batch(bench)}")
     if options.crowd:
         await _crowd(options.crowd)
     _say(f"load of the machine after: {os.getloadavg()[0]:.2f}")

@@ -7,7 +7,10 @@ from itertools import pairwise
 import pytest
 
 from api.starting import STARTING
-from api.streams import AHEAD, Streams
+from api.streams import AHEAD, CLOSING, Streams
+from tests.fakes.waiting import comes_true
+
+TURNS = 10
 
 
 class Source:
@@ -69,6 +72,65 @@ async def test_streams_that_have_not_started_are_left_as_they_are() -> None:
         await streams.next()
     assert [one.closed for one in sources] == [bool(one.read) for one in sources]
     assert not sources[-1].read
+
+
+class Crowd:
+    """Many streams that say nothing, and how many of them are open."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.opened, self.closed = size, 0, 0
+        self._never = asyncio.Event()
+
+    @property
+    def open(self) -> int:
+        return self.opened - self.closed
+
+    async def stream(self) -> AsyncGenerator[int]:
+        self.opened += 1
+        try:
+            await self._never.wait()
+            yield 0
+        finally:
+            self.closed += 1
+
+    async def visit(self, most: int, leaves: asyncio.Event) -> None:
+        """Open them all, and leave once so many have started."""
+        async with Streams[int, int]() as streams:
+            for key in range(self.size):
+                streams.open(key, self.stream())
+            await comes_true(lambda: self.opened >= most)
+            leaves.set()
+
+
+async def test_of_many_streams_a_few_are_closed_at_a_time() -> None:
+    crowd, leaves = Crowd(20 * CLOSING), asyncio.Event()
+    visit = asyncio.create_task(crowd.visit(crowd.size, leaves))
+    await leaves.wait()
+    left = [crowd.open]
+    while not visit.done():
+        await asyncio.sleep(0)
+        left.append(crowd.open)
+    assert max(before - after for before, after in pairwise(left)) == CLOSING
+    assert not crowd.open
+
+
+async def test_none_starts_while_others_are_closed() -> None:
+    crowd = Crowd(40 * STARTING)
+    await crowd.visit(10 * STARTING, asyncio.Event())
+    assert crowd.opened == crowd.closed == 10 * STARTING
+
+
+async def test_who_is_cancelled_while_leaving_still_closes_them_all() -> None:
+    crowd, leaves = Crowd(20 * CLOSING), asyncio.Event()
+    visit = asyncio.create_task(crowd.visit(crowd.size, leaves))
+    await leaves.wait()
+    await comes_true(lambda: crowd.closed)
+    assert crowd.open
+    visit.cancel()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not crowd.open
+    assert visit.cancelled()
 
 
 async def test_leaving_closes_streams_that_are_full_quiet_or_done() -> None:
