@@ -27,20 +27,17 @@ class LengthLimit:
     context: int | None = None
 
     @classmethod
-    def of(
-        cls, size: int, wanted: int | None, context: Callable[[], int | None]
-    ) -> "LengthLimit":
+    def of(cls, size: int, wanted: int | None, context: int | None) -> "LengthLimit":
         """The limit for a text of `size` characters and a client's `truncate_prompt_tokens`,
         `wanted`; -1: as many as the `context` takes.
         """
         if size <= INLINE_SIZE:
             return cls()
-        most = context()
-        if wanted is None or (wanted < 0 and most is None):
-            return cls(max_tokens=most or MOST_TOKENS, context=most)
-        if wanted < 0 or most is None or wanted <= most:
-            return cls(truncate_to=most if wanted < 0 else wanted)
-        return cls(wanted, most, context=most)
+        if wanted is None or (wanted < 0 and context is None):
+            return cls(max_tokens=context or MOST_TOKENS, context=context)
+        if wanted < 0 or context is None or wanted <= context:
+            return cls(truncate_to=context if wanted < 0 else wanted)
+        return cls(wanted, context, context=context)
 
 
 def encode_text(

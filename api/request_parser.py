@@ -42,26 +42,30 @@ class RequestParser:
         model, codec = self._check_model(body)
         special = body.add_special_tokens is not False
         given = prompts_of(body.prompt, "prompt", MOST_CALLS)
+        calls = self._calls(body, outer_id, len(given))
         self._check([one for one in given if not isinstance(one, str)])
         characters = sum(len(one) for one in given if isinstance(one, str))
-        fit = self._fit(body, characters)
+        fit = LengthLimit.of(characters, body.truncate_prompt_tokens, calls.context)
 
-        def encode() -> list[Tokens]:
-            return [
+        def encode_one(one: str | Tokens) -> Tokens:
+            """The prompt's tokens, before any further one is encoded."""
+            tokens = (
                 encode_text(codec, one, fit, special=special) if isinstance(one, str) else one
-                for one in given
-            ]
+            )
+            if not tokens:
+                raise BadRequest("prompt must not be empty", "prompt")
+            return calls.kept(tokens)
 
-        prompts = await run_off_loop(characters, encode, codec)
-        if not all(prompts):
-            raise BadRequest("prompt must not be empty", "prompt")
-        return await self._build_request(body, outer_id, model, prompts)
+        prompts = await run_off_loop(characters, lambda: [*map(encode_one, given)], codec)
+        return await self._build_request(calls, model, prompts)
 
     async def parse_chat(self, body: ChatBody, outer_id: str, size: int) -> TextRequest:
         """Parse a chat body of `size` bytes, in a thread if it is large; raises ApiError."""
         model, _ = self._check_model(body)
-        calling, prompt, thinking = await self._render_prompt(body, size, self._fit(body, size))
-        return await self._build_request(body, outer_id, model, [prompt], calling, thinking)
+        calls = self._calls(body, outer_id)
+        fit = LengthLimit.of(size, body.truncate_prompt_tokens, calls.context)
+        calling, prompt, thinking = await self._render_prompt(body, size, fit)
+        return await self._build_request(calls, model, [calls.kept(prompt)], calling, thinking)
 
     async def count_prompt_tokens(self, body: ChatBody, size: int) -> int:
         """The number of tokens of the chat's prompt, before any truncation, whether or not it
@@ -101,8 +105,8 @@ class RequestParser:
             raise BadRequest("This model does not generate text")
         return model, self.served.text
 
-    def _fit(self, body: TextBody, size: int) -> LengthLimit:
-        return LengthLimit.of(size, body.truncate_prompt_tokens, self.served.max_model_len)
+    def _calls(self, body: TextBody, outer_id: str, num_prompts: int = 1) -> CallBuilder:
+        return CallBuilder.of(self.served, self.read_leg, body, outer_id, num_prompts)
 
     def _check(self, prompts: Sequence[Tokens]) -> None:
         """Refuse token ids outside the vocabulary."""
@@ -112,14 +116,13 @@ class RequestParser:
 
     async def _build_request(
         self,
-        body: TextBody,
-        outer_id: str,
+        builder: CallBuilder,
         model: str,
         prompts: Sequence[Tokens],
         calling: ToolCalling | None = None,
         thinking: Thinking | None = None,
     ) -> TextRequest:
-        calls = CallBuilder(self.served, self.read_leg, body, outer_id).build(prompts)
+        body, outer_id, calls = builder.body, builder.outer_id, builder.build(prompts)
         grammar = calls[0].request.sampling.grammar
         if calling is not None and calling.tools.input_schemas:
             await RequestGrammars(self.served.grammars, None, calling).check_custom_tools()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import msgspec
 from msgspec.structs import replace
@@ -86,40 +87,65 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallBuilder:
-    """Turns one body and its prompts, already tokenized, into calls of the Generator."""
+    """Turns one body and its prompts, each tokenized and `kept`, into calls of the Generator.
+
+    It is made before they are tokenized: what needs no tokens is refused first. `context` is
+    that of the model when it was made.
+    """
 
     served: ServedModel
     read_leg: LegReader
     body: TextBody
     outer_id: str
+    shape: Sampling
+    context: int | None
+
+    @classmethod
+    def of(
+        cls,
+        served: ServedModel,
+        read_leg: LegReader,
+        body: TextBody,
+        outer_id: str,
+        num_prompts: int = 1,
+    ) -> Self:
+        """For a body with so many prompts; raises BadRequest."""
+        if (choices := num_prompts * (body.n or 1)) > MOST_CALLS:
+            raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
+        shape = shared_sampling(body, outer_id, served)
+        _check_size(shape, choices)
+        context = served.max_model_len()  # a proxy asks all its nodes
+        return cls(served, read_leg, body, outer_id, shape, context)
+
+    def kept(self, prompt: Tokens) -> Tokens:
+        """The part of a prompt that is kept; raises ContextTooLong if it has no room."""
+        kept = _truncated(prompt, self.body, self.context)
+        self._room(kept).max_tokens(self.body)
+        return kept
 
     def build(self, prompts: Sequence[Tokens]) -> list[GeneratorCall]:
         """One call for each of the `n` choices of each prompt; raises BadRequest."""
-        n = self.body.n or 1
-        if len(prompts) * n > MOST_CALLS:
-            raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
-        shape = shared_sampling(self.body, self.outer_id, self.served)
-        _check_size(shape, len(prompts) * n)
-        context = self.served.max_model_len()  # a proxy asks all its nodes
-        default = self.served.defaults.max_new_tokens or _default_max_tokens(self.body)
         calls = list[GeneratorCall]()
         for prompt in prompts:
-            kept = _truncated(prompt, self.body, context)
-            room = TokenBudget(context, len(kept), default)
-            for sample in range(n):
-                calls.append(self._call(len(calls), sample, kept, shape, room))
+            room = self._room(prompt)
+            for sample in range(self.body.n or 1):
+                calls.append(self._call(len(calls), sample, prompt, room))
         return (
             calls if len(calls) == 1 else [_with_choice_index(one) for one in enumerate(calls)]
         )
 
+    def _room(self, prompt: Tokens) -> TokenBudget:
+        default = self.served.defaults.max_new_tokens or _default_max_tokens(self.body)
+        return TokenBudget(self.context, len(prompt), default)
+
     def _call(
-        self, index: int, sample: int, prompt: Tokens, shape: Sampling, room: TokenBudget
+        self, index: int, sample: int, prompt: Tokens, room: TokenBudget
     ) -> GeneratorCall:
         leg = self.read_leg(self.outer_id, self.body.kv_transfer_params, index)
-        if shape.prompt_logprobs is not None:
+        if self.shape.prompt_logprobs is not None:
             # KV that is fetched does not tell them
             leg = Leg(ticket=leg.ticket, recompute=True) if leg.ticket else WHOLE
-        sampling = with_length_limits(shape, self.body, room, whole=not leg.hold)
+        sampling = with_length_limits(self.shape, self.body, room, whole=not leg.hold)
         if sample:
             sampling = replace(sampling, sample_index=sample)
         if (

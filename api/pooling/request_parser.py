@@ -69,7 +69,7 @@ class PoolingRequestParser:
             return EncodedInput(encoder.cut(one))
 
         def encode() -> list[EncodedInput]:
-            return [self._checked(encode_one(one), param) for one in prompts]
+            return [self._checked(encode_one(one), encoder.context, param) for one in prompts]
 
         return await run_off_loop(_characters(prompts), encode, self.served.codec)
 
@@ -80,7 +80,7 @@ class PoolingRequestParser:
         encoder = self._encoder(body)
 
         def encode() -> list[EncodedInput]:
-            return [self._checked(encoder.pair(*pair)) for pair in texts]
+            return [self._checked(encoder.pair(*pair), encoder.context) for pair in texts]
 
         characters = sum(len(one) + len(two) for one, two in texts)
         encoded = await run_off_loop(characters, encode, self.served.codec)
@@ -124,13 +124,16 @@ class PoolingRequestParser:
             raise BadRequest(f"{param} {wanted} is more than the model's {context}", param)
         return wanted
 
-    def _checked(self, one: EncodedInput, param: str | None = None) -> EncodedInput:
+    def _checked(
+        self, one: EncodedInput, context: int | None, param: str | None = None
+    ) -> EncodedInput:
         """The input, before any further one is encoded; raises ContextTooLong, and BadRequest
-        for token ids outside the vocabulary.
+        for token ids outside the vocabulary. The `context` is not asked for here: nodes may
+        come and go, and this may run in a thread.
         """
         if not one.tokens:
             raise BadRequest(f"{param or 'a text'} must not be empty", param)
-        context, length = self.served.max_model_len(), len(one.tokens)
+        length = len(one.tokens)
         if context is not None and length > context:
             raise ContextTooLong(
                 f"This model's maximum context length is {context} tokens. However, you "

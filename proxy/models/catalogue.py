@@ -30,6 +30,7 @@ from proxy.models.model_wait import RETRY_S, ModelWait
 from proxy.models.text_store import ModelText, ModelTextStore
 
 WITHOUT_TEXT = "start the proxy with --tokenizer, or send and ask for token ids"
+ANOTHERS_TEXT = "this proxy's --tokenizer is for `{}`; do they serve it under that name?"
 MOST_NAMED = 8  # of models, in a message
 
 
@@ -255,7 +256,9 @@ class Catalogue:
             return f"No node serves {name} now", True
         if not pool.digests:
             why = "are not pdserve's, and bring" if pool.foreign else "have"
-            reason = f"The nodes of {name} {why} no tokenizer to give: {WITHOUT_TEXT}"
+            names, told = self.settings.names.client_names, self.settings.text is not None
+            cure = ANOTHERS_TEXT.format(names[0]) if told else WITHOUT_TEXT
+            reason = f"The nodes of {name} {why} no tokenizer to give: {cure}"
             return reason, False
         found = [self.texts.failure(digest) for digest in pool.digests]
         failures = [one for one in found if one is not None]

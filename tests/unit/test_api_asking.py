@@ -7,7 +7,7 @@ import pytest
 
 from api.bodies import read_completion
 from api.encoding import LengthLimit, encode_text
-from api.errors import ContextTooLong
+from api.errors import BadRequest, ContextTooLong
 from api.generator import WHOLE, Leg
 from api.seeds import default_seed
 from api.served import ServedModel, read_leg_params
@@ -18,6 +18,7 @@ from tests.fakes.asking import Fields, chat, complete, texts
 from tests.fakes.text import byte_level, served
 
 CODEC = byte_level()
+FAR_TOO_LONG = "the cat " * (LONG // 8 + 1)
 HOLD = {"do_remote_decode": True, "do_remote_prefill": False}
 TICKET = KvTicket("t", "e", "h", 1, "f")
 
@@ -186,12 +187,15 @@ async def test_the_context_is_asked_once_however_many_choices_there_are() -> Non
         return 200
 
     door = replace(served(), max_model_len=context)
-    assert len((await complete({"prompt": ["the", "cat"], "n": 5}, door=door)).calls) == 10
-    assert len(asked) == 1
+    for cat in ("cat", "cat " * 600):
+        fields = {"prompt": ["the", cat], "n": 5, "truncate_prompt_tokens": 9}
+        assert len((await complete(fields, door=door)).calls) == 10
+        assert len(asked) == 1
+        asked.clear()
 
 
 async def test_a_text_that_cannot_fit_is_refused_before_it_takes_memory() -> None:
-    long = "the cat " * (LONG // 8 + 1)
+    long = FAR_TOO_LONG
     with pytest.raises(ContextTooLong, match="more than twice as many"):
         await complete({"prompt": long})
     with pytest.raises(ContextTooLong, match=r"^The text has more than twice 5 tokens"):
@@ -200,3 +204,20 @@ async def test_a_text_that_cannot_fit_is_refused_before_it_takes_memory() -> Non
     assert asked.calls[0].request.prompt == CODEC.encode(long)[-5:]
     assert not CODEC.far_exceeds(long, len(CODEC.encode(long)) // 2), "cuts are no tokens"
     assert CODEC.far_exceeds(long, len(CODEC.encode(long)) // 2 - FEW)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt": ["the cat " * 150, FAR_TOO_LONG]}, "the prompt alone has 301"),
+        ({"prompt": ["the cat " * 95, FAR_TOO_LONG], "max_tokens": 30}, "were requested"),
+        ({"prompt": ["", FAR_TOO_LONG]}, "prompt must not be empty"),
+        ({"prompt": [FAR_TOO_LONG] * 17, "n": 128}, "more than 2048 choices"),
+        ({"prompt": FAR_TOO_LONG, "bad_words": [""]}, "bad_words"),
+    ],
+)
+async def test_no_prompt_is_tokenized_behind_what_is_refused(
+    fields: Fields, words: str
+) -> None:
+    with pytest.raises(BadRequest, match=words):
+        await complete(fields)

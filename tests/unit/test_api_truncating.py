@@ -1,16 +1,20 @@
 """Of a long text that is truncated, no more is encoded at once than a stretch."""
 
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models
 
-from api.encoding import MOST_TOKENS
+from api.encoding import INLINE_SIZE, MOST_TOKENS
 from api.errors import BadRequest, ContextTooLong
+from api.pooling.bodies import PoolingBody
 from api.pooling.encoding import InputEncoder
+from api.pooling.request_parser import PoolingRequestParser
 from api.text.tokenizing import LONG, TextCodec
 from tests.fakes.asking import complete
+from tests.fakes.embedder import EMBEDS, serving
 from tests.fakes.text import byte_level, served
 
 CODEC = byte_level()
@@ -128,3 +132,18 @@ async def test_a_long_text_without_any_place_to_cut_it_at_is_refused() -> None:
     with pytest.raises(BadRequest, match="cannot be truncated") as refused:
         await complete(fields, door=door)
     assert refused.value.param == "truncate_prompt_tokens"
+
+
+async def test_no_thread_asks_for_the_context_as_nodes_may_come_meanwhile() -> None:
+    threads, texts = list[int](), ["the cat " * 20] * 20
+
+    def context() -> int:
+        threads.append(threading.get_ident())
+        return CONTEXT
+
+    await complete({"prompt": texts}, door=replace(served(), max_model_len=context))
+    pools = PoolingRequestParser(replace(serving(EMBEDS), max_model_len=context))
+    await pools.texts(PoolingBody(), texts, "outer")
+    await pools.pairs(PoolingBody(), [("the", one) for one in texts], "outer")
+    assert sum(map(len, texts)) > INLINE_SIZE
+    assert set(threads) == {threading.get_ident()}
