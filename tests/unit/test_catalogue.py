@@ -2,18 +2,21 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from api.errors import BadRequest, ModelNotFound, TooBusy
+from api.defaults import OPENAI
+from api.errors import BadRequest, ModelNotFound, NoTokenizer, TooBusy
 from api.models import find_model, list_models
 from api.text_files import pack
 from discovery.registration import Role
 from proxy.errors import NodeFailed, NoNodeAvailable
 from proxy.models.catalogue import ModelSettings
 from proxy.models.model_pools import ConfiguredNames
+from proxy.models.text_store import ModelText
 from tests.fakes.catalogue import Rig
-from tests.fakes.text import parcel_of_text
+from tests.fakes.text import byte_level, parcel_of_text
 
 P, D = Role.PREFILL, Role.DECODE
 TTL_S = 6.0
@@ -218,3 +221,16 @@ async def test_another_name_is_503_as_long_as_nobody_is_there() -> None:
     rig.beat("m:1", model="m")
     with pytest.raises(ModelNotFound, match=r"There are: m"):
         await rig.find("sql")
+
+
+async def test_nodes_of_another_name_do_not_get_the_configured_models_text() -> None:
+    """As a vLLM node that was started without --served-model-name calls its model."""
+    text = ModelText(byte_level(), OPENAI, None)
+    rig = Rig(replace(CONFIGURED, text=text))
+    rig.beat("m:1", model="/models/m")
+    with pytest.raises(NoTokenizer, match=r"--tokenizer is for `m`; do they serve it under"):
+        await rig.find("/models/m", text=True)
+    without = Rig()
+    without.beat("m:1", model="/models/m")
+    with pytest.raises(NoTokenizer, match=r"start the proxy with --tokenizer"):
+        await without.find("/models/m", text=True)
