@@ -11,7 +11,7 @@ from discovery.kinds import Model
 from discovery.node import Node
 from discovery.registration import Role
 from engine.request import PoolingRequest, Request
-from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
+from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted, without_frames
 from proxy.health.failure_log import note_failure
 from proxy.pipeline import REPLAN_INTERVAL_S, Pipeline
 from proxy.routing.plan import Plan, RoutingQuery
@@ -61,7 +61,7 @@ class PoolingPipeline:
                     pooled = await self._watched(node, self.client.pool(node, requests))
                     flight.prompts_finished(self.pipeline.clock())
             except (NodeFailed, ProxyExhausted) as failure:
-                self._note(tries, failure)
+                self._note(tries, without_frames(failure))
             except NoNodeAvailable as nobody:
                 raise (tries.failure or nobody) from nobody
             else:

@@ -51,14 +51,20 @@ class PoolingBatches:
         try:
             pooled = await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
         return [vector for some in pooled for vector in some]
 
     async def _one(self, requests: Sequence[PoolingRequest]) -> list[Vector]:
         async with self._room:
             return [vector_of(one) for one in await self.embedder.embed(requests)]
+
+
+async def _end(tasks: list[asyncio.Task[list[Vector]]]) -> None:
+    """Cancel what still runs, and let go of all: what failed has frames that keep the list."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    tasks.clear()
 
 
 def split_batches(requests: Sequence[PoolingRequest]) -> Iterator[Sequence[PoolingRequest]]:

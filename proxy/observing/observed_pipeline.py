@@ -80,6 +80,8 @@ class ObservedPipeline:
             return pooled
         except Exception as failure:
             ending, reason = FAILED, f" reason={str(failure)!r}"
+            if isinstance(failure, ProxyError):
+                without_frames(failure)
             raise
         finally:
             tokens, took_s = sum(len(one.prompt) for one in requests), clock() - begun

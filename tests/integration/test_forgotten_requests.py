@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.request import Request
+from discovery.registration import Registration, Role
+from engine.request import PoolingRequest, Request
 from proxy.nodes.calling import NodeRequest
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import HttpCluster, http_cluster
@@ -35,18 +36,20 @@ GOOD: list[Step] = [SSE, *events(FIRST, LAST), chunk(b"data: [DONE]\n\n"), END]
 BROKEN: list[Step] = [SSE, *events(FIRST), CUT]
 ILL, REFUSED = (answer(status, {"error": {"message": "no"}}) for status in (500, 400))
 TRIES, CHOICES, TURNS = 2, 3, 100
+HELD = {Request, PoolingRequest, NodeRequest}
 
 
-def stands_in(proxy: HttpCluster, node: RawServer) -> None:
-    """The only node is this one."""
+def stands_in(proxy: HttpCluster, node: RawServer, *, ours: bool) -> None:
+    """The only node is this one; if it is not `ours`, it is vLLM's."""
     known = proxy.cluster.decodes[0].registration
     proxy.registry.remove(known.http_address)
     there = msgspec.structs.replace(known, http_address=node.address)
-    proxy.registry.apply(there, now=proxy.door.pipeline.clock())
+    foreign = Registration(Role.DECODE, node.address, "")
+    proxy.registry.apply(there if ours else foreign, now=proxy.door.pipeline.clock())
 
 
 def held() -> list[object]:
-    return [one for one in gc.get_objects() if type(one) in {Request, NodeRequest}]
+    return [one for one in gc.get_objects() if type(one) in HELD]
 
 
 async def left(others: int) -> int:
@@ -58,24 +61,37 @@ async def left(others: int) -> int:
     return len(held()) - others
 
 
+@pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize("more", [{}, {"stream": True}, {"n": CHOICES}, {"timeout": 60}])
 @pytest.mark.parametrize(
     ("script", "statuses"),
     [(GOOD, {200}), (BROKEN, {200, 502}), ([ILL], {502}), ([REFUSED], {400}), ([CUT], {502})],
 )
 async def test_nothing_of_it_waits_for_garbage_to_be_collected(
-    more: dict[str, Any], script: Iterable[Step], statuses: set[int]
+    more: dict[str, Any], script: Iterable[Step], statuses: set[int], ours: bool
 ) -> None:
     """One that breaks off may have begun."""
+    assert await status_of("/v1/completions", {**BODY, **more}, script, ours=ours) in statuses
+
+
+@pytest.mark.parametrize(("script", "status"), [(ILL, 502), (REFUSED, 400), (CUT, 502)])
+async def test_nor_does_anything_of_what_is_embedded(script: Step, status: int) -> None:
+    assert await status_of("/v1/embeddings", {"input": ["the cat", "sat"]}, [script]) == status
+
+
+async def status_of(
+    path: str, body: dict[str, Any], script: Iterable[Step], *, ours: bool = True
+) -> int:
+    """The status of the answer to a call of which nothing is left behind."""
     scripts = [script] * TRIES * CHOICES
     async with http_cluster(Cluster(0, 1), tries=TRIES) as proxy, raw_server(*scripts) as node:
-        stands_in(proxy, node)
+        stands_in(proxy, node, ours=ours)
         gc.collect()
         gc.disable()
         try:
             others = len(held())
-            status, _ = await proxy.post("/v1/completions", {**BODY, **more})
+            status, _ = await proxy.post(path, body)
             assert await left(others) == 0
         finally:
             gc.enable()
-    assert status in statuses
+    return status
