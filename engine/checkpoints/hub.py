@@ -12,23 +12,23 @@ class NotCached(OSError):
     """The hub cannot be reached, and its cache has nothing of this name."""
 
 
-def local_path(model: str) -> Path | None:
-    """The path; None if it may be a hub name: there is no such path, nor is it written like
-    one. It need not be a folder.
-    """
-    path = Path(model).expanduser()
-    return path if path.exists() or model.startswith(("/", ".", "~")) else None
-
-
 def folder_of(model: str, patterns: Sequence[str], without: Sequence[str] = ()) -> Path:
     """The path, or else the folder in the cache that has the hub's files of these patterns,
     downloaded, but for those of `without`.
 
     If the hub cannot be reached, the folder has what was cached before. Raises NotCached, and
-    OSError with the hub's reason. Each name is asked for once in a process.
+    OSError with the hub's reason. What was found is not asked for again in this process.
     """
-    path = local_path(model)
+    path = _local_path(model)
     return _snapshot(model, tuple(patterns), tuple(without)) if path is None else path
+
+
+def _local_path(model: str) -> Path | None:
+    """The path; None if it may be a hub name: there is no such path, nor is it written like
+    one. It need not be a folder.
+    """
+    path = Path(model).expanduser()
+    return path if path.exists() or model.startswith(("/", ".", "~")) else None
 
 
 @cache
