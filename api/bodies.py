@@ -114,6 +114,7 @@ class TextBody(RequestBody, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = True
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = False
 
     @property

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from api.errors import ContextTooLong
 from api.text.tokenizing import LONG, TextCodec, far_exceeds
@@ -13,31 +13,36 @@ from api.threads import run_in_thread
 INLINE_SIZE = 2_000  # characters or bytes; encoding that many is quicker than starting a thread
 MOST_TOKENS = 1 << 20  # of a text, while its model's context length is unknown
 Done = TypeVar("Done")
+Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """How a long text is cut before it is encoded: to its last `truncate_to` tokens. It is
-    refused if more than `max_tokens` tokens are left, which are the model's `context`, if that
-    is known. None: no such limit.
+    """How a long text is cut before it is encoded, at its `side`: to `truncate_to` tokens. It
+    is refused if more than `max_tokens` tokens are left, which are the model's `context`, if
+    that is known. None: no such limit.
     """
 
     truncate_to: int | None = None
     max_tokens: int | None = None
     context: int | None = None
+    side: Side = "left"
 
     @classmethod
-    def of(cls, size: int, wanted: int | None, context: int | None) -> "LengthLimit":
+    def of(
+        cls, size: int, wanted: int | None, context: int | None, side: Side | None = None
+    ) -> "LengthLimit":
         """The limit for a text of `size` characters and a client's `truncate_prompt_tokens`,
-        `wanted`; -1: as many as the `context` takes.
+        `wanted`; -1: as many as the `context` takes. None as its `truncation_side`: left.
         """
+        side = side or "left"
         if size <= INLINE_SIZE:
             return cls()
         if wanted is None or (wanted < 0 and context is None):
             return cls(max_tokens=context or MOST_TOKENS, context=context)
         if wanted < 0 or context is None or wanted <= context:
-            return cls(truncate_to=context if wanted < 0 else wanted)
-        return cls(wanted, context, context=context)
+            return cls(truncate_to=context if wanted < 0 else wanted, side=side)
+        return cls(wanted, context, context=context, side=side)
 
 
 def encode_text(
@@ -45,7 +50,8 @@ def encode_text(
 ) -> Tokens:
     """Encode a text; `special`: with special tokens around it. Raises ContextTooLong."""
     if fit.truncate_to is not None:
-        text = codec.keep_last(text, fit.truncate_to)
+        keep = codec.keep_first if fit.side == "right" else codec.keep_last
+        text = keep(text, fit.truncate_to)
     check_length(codec, text, fit)
     return codec.encode(text, special_tokens=special)
 

@@ -37,7 +37,6 @@ _SURFACE: Mapping[str, tuple[object, ...]] = {
     "ec_transfer_params": NONE,
     "logprob_token_ids": NONE,
     "spaces_between_special_tokens": (None, True),
-    "truncation_side": NONE,
     "vllm_xargs": (None, {}),
 }
 

@@ -45,7 +45,7 @@ class RequestParser:
         calls = self._calls(body, outer_id, len(given))
         self._check([one for one in given if not isinstance(one, str)])
         characters = sum(len(one) for one in given if isinstance(one, str))
-        fit = LengthLimit.of(characters, body.truncate_prompt_tokens, calls.context)
+        fit = _length_limit(characters, calls)
 
         def encode_one(one: str | Tokens) -> Tokens:
             """The prompt's tokens, before any further one is encoded."""
@@ -63,7 +63,7 @@ class RequestParser:
         """Parse a chat body of `size` bytes, in a thread if it is large; raises ApiError."""
         model, _ = self._check_model(body)
         calls = self._calls(body, outer_id)
-        fit = LengthLimit.of(size, body.truncate_prompt_tokens, calls.context)
+        fit = _length_limit(size, calls)
         calling, prompt, thinking = await self._render_prompt(body, size, fit)
         return await self._build_request(calls, model, [calls.kept(prompt)], calling, thinking)
 
@@ -212,3 +212,11 @@ def _refuse_unconstrained(calling: ToolCalling | None) -> None:
     """Raise BadRequest if a custom tool needs a grammar: calls cannot be constrained."""
     for schema in calling.tools.input_schemas.values() if calling else ():
         raise BadRequest(f"{schema.param}: {NOT_CONSTRAINED}", schema.param)
+
+
+def _length_limit(size: int, calls: CallBuilder) -> LengthLimit:
+    """The limit for `size` characters of a request's texts."""
+    body = calls.body
+    return LengthLimit.of(
+        size, body.truncate_prompt_tokens, calls.context, body.truncation_side
+    )

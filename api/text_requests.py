@@ -189,7 +189,9 @@ def _default_max_tokens(body: TextBody) -> int | None:
 
 
 def _truncated(prompt: Tokens, body: TextBody, context: int | None) -> Tokens:
-    """The prompt's last `truncate_prompt_tokens` tokens; -1: as many as the context takes."""
+    """The prompt's last `truncate_prompt_tokens` tokens, or its first if it is truncated from
+    the right; -1: as many as the context takes.
+    """
     most = body.truncate_prompt_tokens
     if most is None or (most < 0 and context is None):
         return prompt
@@ -197,4 +199,4 @@ def _truncated(prompt: Tokens, body: TextBody, context: int | None) -> Tokens:
         raise BadRequest("truncate_prompt_tokens must not be 0", "truncate_prompt_tokens")
     if most < 0 and context is not None:
         most = max(context - (requested_max_tokens(body) or 1), 1)
-    return prompt[-most:]
+    return prompt[:most] if body.truncation_side == "right" else prompt[-most:]

@@ -33,7 +33,6 @@ GENERATE_SAMPLING: Mapping[str, tuple[object, ...]] = {
     **SAMPLING,
     **dict.fromkeys(GUIDED, NONE),
     "response_format": NONE,
-    "truncation_side": NONE,
     "logprob_token_ids": NONE,
     "grammar_behind": NONE,
     "sample_index": (None, 0),
@@ -44,7 +43,7 @@ HONOURED = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("allowed_token_ids", "bad_words", "logprobs", "prompt_logprobs", "stop"),
     *("stop_token_ids", "ignore_eos", "include_stop_str_in_output", "structured_outputs"),
-    *("skip_special_tokens", "truncate_prompt_tokens"),
+    *("skip_special_tokens", "truncate_prompt_tokens", "truncation_side"),
 )
 """Of `sampling_params`; they mean what fields of /v1/completions by these names do."""
 

@@ -19,13 +19,21 @@ class PortTaken(OSError):
 
 def passive_address(host: str, port: int, setting: str) -> tuple[int, str]:
     """The family and the address to listen at; raises OSError, with the setting, if a name has
-    none. Of a name, its IPv4 address if there is one: nodes come to 127.0.0.1 unless told.
+    none or this machine has no such address. Of a name, its IPv4 address if there is one: nodes
+    come to 127.0.0.1 unless told.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise OSError(f"{setting} {host}: {error.strerror}") from error
     family, *_, address = min(found, key=lambda one: one[0] is not socket.AF_INET)
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((address[0], 0, *address[2:]))
+    except OSError as error:
+        absent = error.errno == errno.EADDRNOTAVAIL
+        why = "this machine has no such address" if absent else error.strerror
+        raise OSError(f"{setting} {host}: {why}") from error
     return family, str(address[0])
 
 

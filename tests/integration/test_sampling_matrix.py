@@ -54,6 +54,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "echo": {"echo": True, "logprobs": 1},
     "echo alone": {"echo": True, "logprobs": 1, "max_tokens": 0},
     "truncate_prompt_tokens": {"truncate_prompt_tokens": 7, "prompt_logprobs": 0},
+    "truncation_side": {"truncate_prompt_tokens": 7, "truncation_side": "right"},
     "json": {"response_format": {"type": "json_object"}, "max_tokens": 40},
     "schema": {"guided_json": {"type": "array", "items": {"type": "integer"}}},
     "regex": {"structured_outputs": {"regex": "[a-f]{5,9}[0-9]+"}, "logprobs": 1},

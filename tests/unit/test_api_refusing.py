@@ -87,6 +87,7 @@ async def test_what_does_not_fit_the_context_is_refused(fields: Fields) -> None:
         ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
         ({"priority": 2**63}, "priority"),
         ({"priority": "high"}, "priority"),
         ({"suffix": "x"}, "suffix"),

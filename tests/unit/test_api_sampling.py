@@ -100,9 +100,12 @@ async def test_a_prompt_is_told_of_once_however_many_choices_it_has() -> None:
         ({"truncate_prompt_tokens": -1}, [*range(10)]),
         ({"truncate_prompt_tokens": -1, "max_tokens": 195}, [5, 6, 7, 8, 9]),
         ({"truncate_prompt_tokens": -1, "max_tokens": 200}, None),
+        ({"truncation_side": "right"}, [*range(10)]),
+        ({"truncation_side": "right", "truncate_prompt_tokens": 3}, [0, 1, 2]),
+        ({"truncation_side": "left", "truncate_prompt_tokens": 3}, [7, 8, 9]),
     ],
 )
-async def test_a_prompt_keeps_its_end(fields: Fields, kept: list[int] | None) -> None:
+async def test_a_prompt_keeps_one_end(fields: Fields, kept: list[int] | None) -> None:
     if kept is None:
         with pytest.raises(Exception, match="maximum context length"):
             await complete({"prompt": [*range(10)], **fields})

@@ -58,14 +58,18 @@ def whole() -> tuple[int, ...]:
     return CODEC.encode(LONG_TEXT)
 
 
+@pytest.mark.parametrize("side", [None, "left", "right"])
 @pytest.mark.parametrize("most", [5, -1, CONTEXT - 10])
-async def test_a_prompt_is_the_end_of_the_whole_text(
-    most: int, heard: Listening, codec: TextCodec, whole: tuple[int, ...]
+async def test_a_prompt_is_one_end_of_the_whole_text(
+    side: str | None, most: int, heard: Listening, codec: TextCodec, whole: tuple[int, ...]
 ) -> None:
     fields = {"prompt": LONG_TEXT, "truncate_prompt_tokens": most, "max_tokens": 8}
-    asked = await complete(fields, door=served(codec, context=CONTEXT))
+    asked = await complete(
+        {**fields, "truncation_side": side}, door=served(codec, context=CONTEXT)
+    )
     kept = CONTEXT - 8 if most < 0 else most
-    assert asked.calls[0].request.prompt == whole[-kept:]
+    end = whole[:kept] if side == "right" else whole[-kept:]
+    assert asked.calls[0].request.prompt == end
     assert 0 < heard.longest < LONG
 
 

@@ -39,6 +39,15 @@ def test_a_name_is_listened_at_by_its_ipv4_address(host: str, listens: tuple[int
     assert passive_address(host, 0, "--host") == listens
 
 
+@pytest.mark.parametrize("elsewhere", ["192.0.2.1", "2001:db8::1"])
+def test_an_address_of_another_machine_is_refused_by_the_name_of_its_flag(
+    elsewhere: str,
+) -> None:
+    refusal = f"^--host {elsewhere}: this machine has no such address$"
+    with pytest.raises(OSError, match=refusal):
+        passive_address(elsewhere, 0, "--host")
+
+
 @pytest.mark.parametrize(
     ("bound", "proxy", "told"),
     [

@@ -19,7 +19,7 @@ PARAMS = {
     **{"bad_words": ["cat"], "logprobs": 1, "prompt_logprobs": 0, "stop": ["."]},
     **{"stop_token_ids": [9], "ignore_eos": True, "include_stop_str_in_output": True},
     **{"structured_outputs": {"regex": "a"}, "skip_special_tokens": False},
-    **{"truncate_prompt_tokens": 2},
+    **{"truncate_prompt_tokens": 2, "truncation_side": "right"},
 }
 AROUND = {
     **{"model": "m", "stream": True, "stream_options": {"include_usage": True}, "priority": 3},
