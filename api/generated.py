@@ -124,18 +124,20 @@ def status_of(failed: FailedEvent) -> int:
     return BAD_GATEWAY if failed.retryable else BAD_REQUEST
 
 
-def decode_event(frame: bytes) -> Sequence[Event]:
-    """Decode one SSE frame; a ticket comes before the tokens of the same frame."""
+def decode_event(frame: bytes, likeliest: int | None = None) -> Sequence[Event]:
+    """Decode one SSE frame; a ticket comes before the tokens of the same frame. `likeliest`: as
+    in `read_node_logprobs`.
+    """
     if len(frame) <= len(DONE) and frame.strip() == LAST_FRAME:
         return [EndEvent()]
     try:
-        return read_chunk(_decoder.decode(frame.removeprefix(b"data:")))
+        return read_chunk(_decoder.decode(frame.removeprefix(b"data:")), likeliest)
     except UNREADABLE as error:
         raise WireError(str(error)) from error
 
 
-def read_chunk(chunk: NodeChunk) -> Sequence[Event]:
-    """The events in a frame; raises WireError."""
+def read_chunk(chunk: NodeChunk, likeliest: int | None = None) -> Sequence[Event]:
+    """The events in a frame; raises WireError. `likeliest`: as in `read_node_logprobs`."""
     try:
         ticket = from_params(chunk.kv_transfer_params)
     except MalformedTicket as error:
@@ -144,7 +146,9 @@ def read_chunk(chunk: NodeChunk) -> Sequence[Event]:
     if chunk.pdserve or chunk.prompt_logprobs or chunk.usage:
         events += _prompt_and_stage(chunk)
     for choice in chunk.choices or ():
-        events += _tokens(choice, chunk.pdserve.logprobs if chunk.pdserve else ())
+        compact = chunk.pdserve.logprobs if chunk.pdserve else ()
+        given = choice.logprobs or None
+        events += _tokens(choice, compact or read_node_logprobs(given, likeliest))
     if failed := chunk.error:
         retryable = failed.code >= 500 if failed.retryable is None else failed.retryable
         events.append(
@@ -251,13 +255,12 @@ def _prompt_and_stage(chunk: NodeChunk) -> Iterator[Event]:
         yield extra.stage
 
 
-def _tokens(choice: NodeChoice, compact: tuple[Logprobs, ...]) -> list[Event]:
+def _tokens(choice: NodeChoice, ranked: tuple[Logprobs, ...]) -> list[Event]:
     """The events of a choice; its end may come without a token. A finish that means that the
     answer was cut short becomes a FailedEvent, after the tokens.
     """
     tokens, finish = choice.token_ids or (), choice.finish_reason
     reason = choice.stop_reason if isinstance(choice.stop_reason, int) else None
-    ranked = compact or read_node_logprobs(choice.logprobs or None)
     if ranked and len(ranked) != len(tokens):
         raise WireError(f"{len(ranked)} log-probabilities for {len(tokens)} tokens")
     if finish in CUT_SHORT:

@@ -1,8 +1,9 @@
 """Log-probabilities between nodes and proxies: as vLLM writes and reads them. Pure.
 
-vLLM names a token by `token_id:N` where there is no text, and tells a prompt's as one object
-for each token: `{"N": {"logprob", "rank", "decoded_token"}}`, null for the first, the token
-itself before the likeliest. Newer versions have `token_id` and `rank` beside the name.
+vLLM 0.32 tells a token by `token_id` and `rank`; before, and in text answers without text, by
+the name `token_id:N`. Both are written, either is read. It tells a prompt's as one object for
+each token: `{"N": {"logprob", "rank", "decoded_token"}}`, null for the first, the token itself
+before the likeliest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,9 +71,16 @@ def node_logprobs_of(places: Sequence[Logprobs]) -> NodeLogprobs:
     return NodeLogprobs(tuple(_entry(*place) for place in places))
 
 
-def read_node_logprobs(content: NodeLogprobs | None) -> tuple[Logprobs, ...]:
-    """The reverse of `node_logprobs_of`; raises WireError for a token without an id."""
-    return tuple(_place(entry) for entry in (content and content.content) or ())
+def read_node_logprobs(
+    content: NodeLogprobs | None, likeliest: int | None = None
+) -> tuple[Logprobs, ...]:
+    """The reverse of `node_logprobs_of`; raises WireError for a token without an id.
+
+    `likeliest`: how many were requested per token, as vLLM lists the sampled token among them
+    even if it is not one of them. None or -1: all that there are.
+    """
+    most = None if likeliest is None or likeliest < 0 else 1 + likeliest
+    return tuple(_place(entry)[:most] for entry in (content and content.content) or ())
 
 
 def prompt_logprobs_of(
@@ -128,12 +136,12 @@ def _is_possible(one: Logprob) -> bool:
 
 
 def _entry(first: Logprob, *likeliest: Logprob) -> NodeTokenLogprob:
-    tops = tuple(NodeTopLogprob(_name(one), json_logprob(one.logprob)) for one in likeliest)
-    return NodeTokenLogprob(_name(first), json_logprob(first.logprob), top_logprobs=tops)
+    tops = tuple(NodeTopLogprob(*_told(one)) for one in likeliest)
+    return NodeTokenLogprob(*_told(first), top_logprobs=tops)
 
 
-def _name(one: Logprob) -> str:
-    return f"{TOKEN_ID}{one.token}"
+def _told(one: Logprob) -> tuple[str, float, None, int, int]:
+    return f"{TOKEN_ID}{one.token}", json_logprob(one.logprob), None, one.token, one.rank
 
 
 def _place(entry: NodeTokenLogprob) -> Logprobs:

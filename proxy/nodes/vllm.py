@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
+from api.generated import decode_event
 from api.generator import Event, FailedEvent, Leg, TicketEvent
 from discovery.node import Node
 from engine.request import Request
@@ -88,6 +89,8 @@ class VllmClient:
     async def _send(self, leg_call: "_LegCall", reader: LegReader) -> NodeConnection:
         """Call the endpoint for token ids, or `/v1/completions` if that does not exist."""
         node, vllm_nodes = leg_call.node, self.vllm_nodes
+        likeliest = leg_call.request.sampling.logprobs
+        reader.decode = partial(decode_event, likeliest=likeliest)
         try:
             if vllm_nodes.generates(node):
                 response = await self._send_to(leg_call, GENERATE, leg_call.generate_body())
@@ -101,7 +104,6 @@ class VllmClient:
             raise NodeFailed(
                 node.node_id, str(error), cause, retryable=False, param=error.param
             ) from error
-        likeliest = leg_call.request.sampling.logprobs
         reader.decode = partial(decode_completion, likeliest=likeliest)
         response = await self._send_to(leg_call, COMPLETIONS, body)
         if response.status in NOT_SERVED:

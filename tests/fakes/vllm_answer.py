@@ -110,8 +110,16 @@ class Answer:
     def _logprobs(self, told: Any) -> Any:  # noqa: ANN401  JSON
         if not told:
             return None
-        named = [{"token": f"token_id:{one.token}", "logprob": one.logprob} for one in told[0]]
-        return {**named[0], "top_logprobs": named[1:]}
+        if self.textual:
+            named = [
+                {"token": f"token_id:{one.token}", "logprob": one.logprob} for one in told[0]
+            ]
+            return {**named[0], "top_logprobs": named[1:]}
+        first, *tops = [
+            {"token_id": one.token, "logprob": one.logprob, "rank": one.rank} for one in told[0]
+        ]
+        others = [one for one in tops if one["token_id"] != first["token_id"]]
+        return {**first, "top_logprobs": [first, *others]}
 
     def _prompt_logprobs(self) -> list[Any]:
         told = [{str(one): {"logprob": -0.5, "rank": 1}} for one in self.tokens[1:]]

@@ -48,6 +48,23 @@ async def test_log_probabilities_are_the_same_from_either_endpoint(
         assert top[f"token_id:{(token + 2) % 50}"] == -0.25
 
 
+@pytest.mark.parametrize("token_endpoint", [True, False])
+async def test_a_token_is_not_among_the_likeliest_because_vllm_lists_it_there(
+    token_endpoint: bool,
+) -> None:
+    prefill, decode = pair(token_endpoint=token_endpoint)
+    sampling = {"max_tokens": 6, "logprobs": 2, "temperature": 0, "ignore_eos": True}
+    body = {"token_ids": PROMPT, "sampling_params": sampling}
+    async with behind(prefill, decode) as proxy:
+        status, data = await proxy.post("/inference/v1/generate", body)
+    assert status == 200, data
+    told = msgspec.json.decode(data)["choices"][0]["logprobs"]["content"]
+    assert [one["token_id"] for one in told] == golden()
+    for one, token in zip(told, golden(), strict=True):
+        likeliest = [top["token_id"] for top in one["top_logprobs"]]
+        assert likeliest == [(token + 1) % 50, (token + 2) % 50]
+
+
 async def test_a_prompts_log_probabilities_come_from_completions_too() -> None:
     prefill, decode = pair(token_endpoint=False)
     for nodes in ([prefill, decode], [decode]):

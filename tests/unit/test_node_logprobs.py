@@ -77,6 +77,16 @@ def test_json_has_no_infinity(value: float, *, compact: bool) -> None:
         assert said.logprobs[0][0].logprob == MIN_LOGPROB
 
 
+def test_vllms_form_names_tokens_in_both_ways() -> None:
+    event = TokenEvent((9,), logprobs=PLACES[1:])
+    [choice] = msgspec.json.decode(encode_event(RID, event).removeprefix(b"data: "))["choices"]
+    [entry] = choice["logprobs"]["content"]
+    for told, one in zip([entry, *entry["top_logprobs"]], PLACES[1], strict=True):
+        name, score = f"token_id:{one.token}", (one.token, one.logprob, one.rank)
+        assert told["token"] == name
+        assert (told["token_id"], told["logprob"], told["rank"]) == score
+
+
 def test_newer_nodes_name_ids_and_ranks() -> None:
     frame = b"""data: {"choices": [{"token_ids": [9], "logprobs": {"content": [
         {"token_id": 9, "logprob": -30.0, "rank": 12, "top_logprobs": [
@@ -85,6 +95,16 @@ def test_newer_nodes_name_ids_and_ranks() -> None:
     [event] = decode_event(frame)
     assert isinstance(event, TokenEvent)
     assert event.logprobs == ((FAR, BEST, Logprob(9, -30.0, 2)),)
+    assert decode_event(frame, likeliest=-1) == [event]
+
+
+def test_a_sampled_token_is_not_among_the_likeliest_if_it_is_none_of_them() -> None:
+    tops = [{"token_id": token, "logprob": value} for token, value in ((9, -30.0), (4, -0.25))]
+    entry = {"token_id": 9, "logprob": -30.0, "rank": 12, "top_logprobs": tops}
+    choice = {"token_ids": [9], "logprobs": {"content": [entry]}}
+    frame = b"data: " + msgspec.json.encode({"choices": [choice]})
+    for likeliest, told in ((1, (FAR, BEST)), (0, (FAR,))):
+        assert decode_event(frame, likeliest) == [TokenEvent((9,), logprobs=(told,))]
 
 
 @pytest.mark.parametrize("token", ["cat", "token_id:", "token_id:x", ""])
