@@ -44,6 +44,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Messages = Annotated[list[dict[str, Any]], Meta(max_length=MOST_MESSAGES)]
 Tools = Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)]
+Documents = Annotated[list[dict[str, Any]], Meta(max_length=MOST_MESSAGES)]
 Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 Strings = Annotated[list[str], Meta(max_length=MOST_STRINGS)]
@@ -182,6 +183,7 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: Documents | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = True

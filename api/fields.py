@@ -50,7 +50,6 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     **_SURFACE,
     "audio": NONE,
     "chat_template": NONE,
-    "documents": (None, []),
     "echo": (None, False),
     "function_call": (None, "none"),
     "functions": (None, []),
@@ -64,8 +63,7 @@ CHAT: Mapping[str, tuple[object, ...]] = {
 }
 
 TOKENIZE: Mapping[str, tuple[object, ...]] = {
-    name: CHAT[name]
-    for name in ("chat_template", "documents", "media_io_kwargs", "mm_processor_kwargs")
+    name: CHAT[name] for name in ("chat_template", "media_io_kwargs", "mm_processor_kwargs")
 }
 """Fields that would make another prompt of the messages."""
 

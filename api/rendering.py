@@ -62,8 +62,9 @@ def _template(body: ChatBody, shape: object) -> Mapping[str, object]:
         param = "continue_final_message"
         raise BadRequest(f"{param} and add_generation_prompt exclude each other", param)
     tools = {"tools": _functions(body.tools)} if body.tools else {}
+    sources = {"documents": body.documents} if body.documents else {}
     ends = {"add_generation_prompt": begin, "continue_final_message": bool(go_on)}
-    return {**_kwargs(body, shape), **ends, **tools}
+    return {**_kwargs(body, shape), **ends, **tools, **sources}
 
 
 def _functions(tools: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from api.bodies import ChatBody, Effort, Messages, Tools, convert, read_object
+from api.bodies import ChatBody, Documents, Effort, Messages, Tools, convert, read_object
 from api.encoding import MOST_TOKENS, LengthLimit, encode_text, run_off_loop
 from api.errors import BadRequest
 from api.fields import TOKENIZE
@@ -34,6 +34,7 @@ class TokenizeBody(ModelBody, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: Documents | None = None
     tools: Tools | None = None
     reasoning_effort: Effort | None = None
 
@@ -44,6 +45,7 @@ class TokenizeBody(ModelBody, frozen=True, kw_only=True):
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             chat_template_kwargs=self.chat_template_kwargs,
+            documents=self.documents,
             tools=self.tools,
             reasoning_effort=self.reasoning_effort,
         )

@@ -33,6 +33,7 @@ ONLY_OF_CHATS = ("service_tier", "store")
 MESSAGES: Mapping[str, tuple[object, ...]] = {
     **{name: NEUTRAL.get(name, NONE) for name in INSTEAD},
     **{name: neutral for name, neutral in CHAT.items() if name not in ONLY_OF_CHATS},
+    "documents": (None, []),
     "prompt_logprobs": NONE,
     "return_token_ids": (None, False),
 }

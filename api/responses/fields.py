@@ -25,6 +25,7 @@ RESPONSES: Mapping[str, tuple[object, ...]] = {
     **{name: NEUTRAL.get(name, NONE) for name in INSTEAD},
     **{name: neutral for name, neutral in CHAT.items() if name not in ONLY_OF_CHATS},
     "context_management": (None, []),
+    "documents": (None, []),
     "prompt_logprobs": NONE,
     "return_token_ids": (None, False),
 }

@@ -54,6 +54,9 @@ async def test_tools_and_variables_of_the_template_count() -> None:
         "/tokenize", messages=HI, chat_template_kwargs={"enable_thinking": False}
     )
     assert told.json["tokens"] == quiet.json["tokens"]
+    client = _client("{% for one in documents or [] %}{{ one.text }}{% endfor %}hi")
+    read = await client.post("/tokenize", messages=HI, documents=[{"text": "the"}])
+    assert CODEC.decode(read.json["tokens"]) == "thehi"
 
 
 async def test_tokens_are_named_as_the_vocabulary_has_them() -> None:

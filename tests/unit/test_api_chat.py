@@ -62,6 +62,14 @@ async def test_the_template_hears_what_the_client_says() -> None:
     assert texts(asked) == ["<|user|>hi"]
 
 
+async def test_the_template_has_the_documents() -> None:
+    template = "{% for one in documents or [] %}{{ one.title }}: {{ one.text }};{% endfor %}?"
+    found = [{"title": "a", "text": "b"}, {"title": "c", "text": "d"}]
+    for documents, expected in ((found, "a: b;c: d;?"), ([], "?"), (None, "?")):
+        asked = await chat({"documents": documents}, door=served(byte_level(template)))
+        assert texts(asked) == [expected]
+
+
 EFFORTS = "{{ reasoning_effort is defined }} {{ reasoning_effort }} {{ enable_thinking }}"
 SWITCHED = {"enable_thinking": True, "reasoning_effort": "high"}
 
@@ -159,7 +167,7 @@ def test_a_word_of_that_name_is_no_switch() -> None:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"echo": True}, "echo"),
-        ({"documents": [{"text": "a"}]}, "documents"),
+        ({"documents": ["a"]}, "documents[0]"),
     ],
 )
 async def test_a_wrong_field_of_a_chat_is_named(fields: Fields, param: str) -> None:
