@@ -45,6 +45,7 @@ Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Messages = Annotated[list[dict[str, Any]], Meta(max_length=MOST_MESSAGES)]
 Tools = Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)]
 Documents = Annotated[list[dict[str, Any]], Meta(max_length=MOST_MESSAGES)]
+Side = Literal["left", "right"]
 Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 Strings = Annotated[list[str], Meta(max_length=MOST_STRINGS)]
@@ -115,7 +116,7 @@ class TextBody(RequestBody, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = True
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
-    truncation_side: Literal["left", "right"] | None = None
+    truncation_side: Side | None = None
     return_token_ids: bool | None = False
 
     @property

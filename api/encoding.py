@@ -3,8 +3,9 @@
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
+from api.bodies import Side
 from api.errors import ContextTooLong
 from api.text.tokenizing import LONG, TextCodec, far_exceeds
 from api.text_requests import Tokens
@@ -13,7 +14,6 @@ from api.threads import run_in_thread
 INLINE_SIZE = 2_000  # characters or bytes; encoding that many is quicker than starting a thread
 MOST_TOKENS = 1 << 20  # of a text, while its model's context length is unknown
 Done = TypeVar("Done")
-Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True)
