@@ -18,8 +18,8 @@ from deploy.config import UpConfig
 from deploy.supervisor import SupervisedProcess
 from deploy.up import LocalCluster
 from discovery.registration import Role
+from tests.fakes.lines import PATIENCE_S, line_with
 
-PATIENCE_S = 180.0  # a machine that is busy with all else
 BACK_S = 10.0  # a lease that nobody ends lasts for thrice as long
 MODEL = "tiny"
 READY = re.compile(r"ready at (?P<url>http://\S+)")
@@ -174,12 +174,8 @@ async def launched(
         *(sys.executable, "-c", "from deploy.cli import main; main()", *command),
         stdout=asyncio.subprocess.PIPE,
     )
-    assert process.stdout
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not (ready := READY.search((await process.stdout.readline()).decode())):
-                pass
-        yield process, ready["url"]
+        yield process, (await line_with(process.stdout, READY))["url"]
     finally:
         if process.returncode is None:
             process.kill()

@@ -13,9 +13,10 @@ from pathlib import Path
 import aiohttp
 
 from bench.cpu import children
-from tests.e2e.cluster import MODEL, PATIENCE_S, Running, gone, launched, running, tokens_of
+from tests.e2e.cluster import MODEL, Running, gone, launched, running, tokens_of
 from tests.e2e.streams import chunks
 from tests.fakes.driver import prompt
+from tests.fakes.lines import PATIENCE_S
 
 STREAMS = 16
 ANSWER = 120

@@ -11,7 +11,8 @@ import aiohttp
 from openai import AsyncOpenAI
 
 from deploy.config import DEMO_MODEL
-from tests.e2e.cluster import MODEL, PATIENCE_S, launched, running
+from tests.e2e.cluster import MODEL, launched, running
+from tests.fakes.lines import PATIENCE_S, line_with
 from tests.unit.test_watching import keys, replace
 
 ROOT = Path(__file__).parents[2]
@@ -36,10 +37,8 @@ async def test_the_demo_tells_every_stage() -> None:
 async def test_the_line_to_copy_gets_an_answer() -> None:
     """What `curl` would send is read from the line that `make serve` prints."""
     async with launched(DEMO_MODEL) as (launcher, url), asyncio.timeout(PATIENCE_S):
-        assert launcher.stdout
-        while "curl" not in (line := (await launcher.stdout.readline()).decode()):
-            pass
-        _, where, _, header, _, body = shlex.split(line)
+        line = await line_with(launcher.stdout, re.compile("curl"))
+        _, where, _, header, _, body = shlex.split(line.string)
         name, _, value = header.partition(": ")
         async with (
             aiohttp.ClientSession() as session,
@@ -55,11 +54,9 @@ async def test_a_sighup_has_the_proxy_read_its_keys_and_ends_nothing(tmp_path: P
     path = replace(tmp_path / "keys.toml", keys(one="sk-1"))
     more = ("--api-key-file", str(path), "--workers", "2")
     async with launched(DEMO_MODEL, *more) as (launcher, url), asyncio.timeout(PATIENCE_S):
-        assert launcher.stdout
         launcher.send_signal(signal.SIGHUP)
         for _ in range(2):
-            while "was read anew" not in (await launcher.stdout.readline()).decode():
-                assert launcher.returncode is None
+            await line_with(launcher.stdout, re.compile("was read anew"))
         key = {"Authorization": "Bearer sk-1"}
         async with (
             aiohttp.ClientSession(headers=key) as session,

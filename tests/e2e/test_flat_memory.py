@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.hostile_http import connect
+from tests.fakes.lines import line_with
 from tests.integration.test_hostile_clients import REFUSED
 
 MIB = 1 << 20
@@ -17,7 +18,7 @@ PATIENCE_S = 240
 CALM, AT_ONCE, SLOW = 4, 8, 100
 STEP = 4 * MIB  # a flood brings thirty times as much
 HIGHEST = 256 * MIB  # what all bodies may hold at once
-READY = re.compile(rb"ready on http://(?P<address>[^ ]+) ")
+READY = re.compile(r"ready on http://(?P<address>[^ ]+) ")
 COMMAND = (
     *("-c", "from deploy.cli import main; main()", "proxy"),
     *("--port", "0", "--discovery-port", "0", "--allocator"),
@@ -33,10 +34,9 @@ async def proxy(allocator: str) -> AsyncGenerator[tuple[int, str]]:
     )
     assert process.stderr
     try:
-        while not (ready := READY.search(await process.stderr.readline())):
-            assert process.returncode is None
+        ready = await line_with(process.stderr, READY)
         reading = asyncio.create_task(process.stderr.read())
-        yield process.pid, ready["address"].decode()
+        yield process.pid, ready["address"]
         process.terminate()
         assert b"Traceback" not in await reading
         assert await process.wait() == 0

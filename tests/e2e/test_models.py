@@ -15,6 +15,7 @@ import aiohttp
 from api.text.tokenizing import load_text_codec
 from discovery.signed_calls import CallKey, Signing
 from tests.fakes.checkpoints import CHAT_TEMPLATE, make_checkpoint
+from tests.fakes.lines import line_with
 from tests.fakes.waiting import is_seen
 
 KEY = "the cluster's"
@@ -110,14 +111,8 @@ async def started(stack: AsyncExitStack, command: list[str]) -> tuple[str, str]:
         stderr=asyncio.subprocess.PIPE,
     )
     stack.push_async_callback(ended, process)
-    assert process.stderr
-    seen = list[str]()
-    async with asyncio.timeout(PATIENCE_S):
-        while line := (await process.stderr.readline()).decode():
-            seen.append(line)
-            if found := READY.search(line):
-                return found[1], found[2] or ""
-    raise AssertionError("".join(seen))
+    found = await line_with(process.stderr, READY)
+    return found[1], found[2] or ""
 
 
 async def ended(process: asyncio.subprocess.Process) -> None:

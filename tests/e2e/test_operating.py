@@ -18,6 +18,7 @@ from bench.cpu import children, cpu_seconds, wake_ups
 from node.engine_job import DECODE_NICENESS
 from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
 from tests.fakes.driver import prompt
+from tests.fakes.lines import line_with
 from tests.fakes.ports import free_ports
 from tests.unit.test_watching import keys, replace
 
@@ -89,7 +90,7 @@ async def test_the_xpyd_script_starts_and_ends_a_cluster(tiny: Path) -> None:
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_end, script)
-        ready = await _line(script.stdout, re.compile(r"is ready at (http://\S+)"))
+        ready = (await line_with(script.stdout, re.compile(r"is ready at (http://\S+)")))[1]
         assert ready == f"http://127.0.0.1:{http}"
         session = await stack.enter_async_context(aiohttp.ClientSession())
         asked = {"model": MODEL, "prompt": [5, 6, 7], "pdserve": {"timings": True}}
@@ -198,18 +199,7 @@ async def _started(stack: AsyncExitStack, command: list[str]) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     stack.push_async_callback(_end, process)
-    return await _line(process.stderr, re.compile(r"ready.* (http://[^ ,]+)"))
-
-
-async def _line(stream: asyncio.StreamReader | None, wanted: re.Pattern[str]) -> str:
-    assert stream
-    seen = list[str]()
-    async with asyncio.timeout(PATIENCE_S):
-        while line := (await stream.readline()).decode():
-            seen.append(line)
-            if found := wanted.search(line):
-                return found[1]
-    raise AssertionError("".join(seen))
+    return (await line_with(process.stderr, re.compile(r"ready.* (http://[^ ,]+)")))[1]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -19,7 +19,7 @@ from proxy.health.health import Health
 from proxy.observing.metrics import ProxyMetrics
 from tests.fakes.waiting import PATIENCE_S, comes_true
 
-HERE, SOON_S, LONG_S = "127.0.0.1", 0.1, 600.0
+HERE, SOON_S, LONG_S = "127.0.0.1", 1.0, 600.0
 GOOD = pack(to_map(Registration(Role.DECODE, "h:1", "h:2", "d0")))
 MEBIBYTE = 1 << 20
 UNREAD = 2000  # endings that ZMQ keeps
