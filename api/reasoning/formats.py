@@ -12,14 +12,17 @@ ReasoningParser = Literal[
     "none",
     "auto",
     "cohere",
+    "cohere_command3",
     "deepseek_r1",
     "deepseek_v3",
     "ernie45",
     "gemma4",
     "glm45",
+    "glm47",
     "granite",
     "hunyuan_a13b",
     "hy3",
+    "hy_v3",
     "kimi_k2",
     "minimax_m2",
     "mistral",
@@ -72,15 +75,20 @@ class ReasoningFormat:
 
 
 THINK = ReasoningFormat("<think>", "</think>")
+COMMAND = ReasoningFormat("<|START_THINKING|>", "<|END_THINKING|>")
+GLM = ReasoningFormat("<think>", "</think>", before_opening="\n")
+HY3 = ReasoningFormat("<think:opensource>", "</think:opensource>")
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
-    "cohere": ReasoningFormat("<|START_THINKING|>", "<|END_THINKING|>"),
+    "cohere": COMMAND,
+    "cohere_command3": COMMAND,
     "deepseek_r1": ReasoningFormat("<think>", "</think>", starts_open=True),
     "deepseek_v3": THINK,
     "ernie45": ReasoningFormat(
         "<think>", "</think>", starts_open=True, answer_marks=("<response>", "</response>")
     ),
     "gemma4": ReasoningFormat("<|channel>thought", "<channel|>"),
-    "glm45": ReasoningFormat("<think>", "</think>", before_opening="\n"),
+    "glm45": GLM,
+    "glm47": GLM,
     "granite": ReasoningFormat(
         "Here is my thought process:",
         "Here is my response:",
@@ -90,7 +98,8 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "hunyuan_a13b": ReasoningFormat(
         "<think>", "</think>", answer_marks=("<answer>", "</answer>")
     ),
-    "hy3": ReasoningFormat("<think:opensource>", "</think:opensource>"),
+    "hy3": HY3,
+    "hy_v3": HY3,
     "kimi_k2": ReasoningFormat(
         "<think>", "</think>", starts_open=True, call_openings=kimi.OPENS
     ),

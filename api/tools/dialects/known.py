@@ -26,35 +26,47 @@ ToolCallParser = Literal[
     "auto",
     "apriel",
     "cohere",
+    "cohere_command3",
     "deepseek_v3",
     "deepseek_v31",
     "deepseek_v32",
+    "deepseek_v4",
     "ernie45",
     "functiongemma",
     "gemma4",
     "glm45",
     "glm47",
     "granite",
+    "granite4",
     "granite-20b-fc",
     "hermes",
     "hunyuan_a13b",
     "hy3",
+    "hy_v3",
     "internlm",
+    "jamba",
     "kimi_k2",
     "lfm2",
+    "ling3",
     "llama3_json",
+    "llama4_json",
     "llama4_pythonic",
     "longcat",
+    "mimo",
     "minimax_m2",
     "mistral",
     "nemotron",
     "olmo3",
     "openai",
     "phi4_mini_json",
+    "poolside_v1",
     "pythonic",
     "qwen3_coder",
+    "qwen3_json",
+    "qwen3_xml",
     "seed_oss",
     "step3",
+    "step3p5",
     "xlam",
 ]
 AUTO: ToolCallParser = "auto"
@@ -96,6 +108,22 @@ DIALECTS: Mapping[str, Dialect] = {
 }
 """The order matters: the first dialect whose signs a template has is chosen."""
 
+OTHER_NAMES: Mapping[str, str] = {
+    "cohere_command3": "cohere",
+    "deepseek_v4": "deepseek_v32",
+    "granite4": "hermes",
+    "hy_v3": "hy3",
+    "jamba": "apriel",
+    "ling3": "glm45",
+    "llama4_json": "llama3_json",
+    "mimo": "qwen3_coder",
+    "poolside_v1": "glm45",
+    "qwen3_json": "hermes",
+    "qwen3_xml": "qwen3_coder",
+    "step3p5": "qwen3_coder",
+}
+"""What vLLM calls its parsers of the same texts."""
+
 
 def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
     """The given dialect, or else the one of the chat template; None: there is none.
@@ -103,7 +131,7 @@ def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
     A tokenizer may have several templates by name.
     """
     if told != AUTO:
-        return DIALECTS[told]
+        return DIALECTS[OTHER_NAMES.get(told, told)]
     return _dialect_of(template_text(template))
 
 
