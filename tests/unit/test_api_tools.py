@@ -14,7 +14,7 @@ from api.tools.deltas import CallDelta
 from api.tools.dialects.deepseek import CALL, SEPARATOR
 from api.tools.dialects.dialect import long_id, short_id
 from api.tools.dialects.kimi import new_id
-from api.tools.dialects.known import DIALECTS, ToolCallParser, find_dialect
+from api.tools.dialects.known import DIALECTS, OTHER_NAMES, ToolCallParser, find_dialect
 from api.tools.tool_choice import ToolSettings
 from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.request import FinishReason, Grammar
@@ -236,7 +236,8 @@ def test_a_template_tells_how_its_model_calls(template: object, name: str | None
 
 
 def test_every_dialect_can_be_chosen() -> None:
-    assert set(ToolCallParser.__args__) == {"auto", *DIALECTS}  # type: ignore[attr-defined]
+    names = {"auto", *DIALECTS, *OTHER_NAMES}
+    assert set(ToolCallParser.__args__) == names  # type: ignore[attr-defined]
 
 
 def test_calls_get_names_of_their_own() -> None:
