@@ -14,7 +14,15 @@ from engine.models.config_numbers import refused_number, wrong_number
 from engine.models.expert_config import ExpertConfig, LatentConfig
 from engine.models.families import FAMILIES, LIST
 from engine.models.family import FULL, SLIDING, Family, generates
-from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
+from engine.models.rope_config import (
+    EVERY,
+    Halves,
+    QueryScaling,
+    Rope,
+    Size,
+    max_positions,
+    read_ropes,
+)
 
 Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 
@@ -50,6 +58,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     two. `norm_adds_one`: norms multiply by 1 + their weight. `qk_norm`: norms over each head of
     queries and keys, or over all heads together. `embedding_scale_rounds`: the scale is rounded
     to the weights' dtype before it is used. `sinks`: each head has one (AttentionStyle).
+    `query_scaling`: of all layers.
     `prediction_layers`: layers in the checkpoint behind the last, for multi-token prediction;
     `unused_names`: what names of such tensors begin with in families whose heads are not
     loaded. `draft_head`: the model has one, the first of these layers, or another checkpoint's
@@ -85,6 +94,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     logits_softcap: float | None = None
     tied_embeddings: bool = False
     sinks: bool = False
+    query_scaling: QueryScaling | None = None
     experts: ExpertConfig | None = None
     latent: LatentConfig | None = None
     prediction_layers: int = 0

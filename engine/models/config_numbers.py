@@ -22,7 +22,7 @@ NUMBERS = frozenset(
         *("sliding_window", "max_window_layers", "no_rope_layer_interval"),
         *("rope_theta", "rope_local_base_freq", "partial_rotary_factor", "rotary_dim"),
         *("factor", "low_freq_factor", "high_freq_factor", "attention_factor"),
-        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "llama_4_scaling_beta"),
         *("embedding_multiplier", "residual_multiplier", "attention_multiplier"),
         *("logits_scaling", "query_pre_attn_scalar"),
         *("attn_logit_softcapping", "final_logit_softcapping"),

@@ -42,6 +42,7 @@ class Decoder:
     head: Linear
     ropes: tuple[Tensor, ...]  # each [positions, 2, head_dim], in the weights' dtype
     embedding_scale: float | None = None
+    query_scales: Tensor | None = None  # [positions], in the weights' dtype
     adapters: ActiveAdapters | None = None
     draft_head: DraftHead | None = None
     layer_inputs: LayerInputs | None = None
@@ -71,7 +72,7 @@ class Decoder:
 
     def rotations(self, batch: Batch) -> Rotations:
         """The rotation of each rope, at the positions of the batch."""
-        return [Rotation(rope, batch.positions) for rope in self.ropes]
+        return [Rotation(rope, batch.positions, self.query_scales) for rope in self.ropes]
 
     def through(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
         """Run all layers and the last norm: the result of `embed` to that of `forward`."""

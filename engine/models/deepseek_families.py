@@ -8,7 +8,7 @@ from engine.models.family import FULL, SLIDING, Family, Raw, every, routing, win
 SPARSE, DENSE = "sparse", "dense"
 
 
-def _experts(raw: Raw) -> dict[str, Any]:
+def leading_dense(raw: Raw) -> dict[str, Any]:
     """Experts behind some dense layers, one of them for every token."""
     dense, layers = raw["first_k_dense_replace"], range(raw["num_hidden_layers"])
     width, always = raw["moe_intermediate_size"], raw["n_shared_experts"]
@@ -23,19 +23,19 @@ def _experts(raw: Raw) -> dict[str, Any]:
 
 def _balanced(raw: Raw) -> dict[str, Any]:
     """V3's experts: scored each alone, and their load balanced without a loss."""
-    different = _experts(raw)
+    different = leading_dense(raw)
     different["experts"]["correction"] = "gate.e_score_correction_bias"
     different["experts"]["routing"] = routing(
         raw,
         normalised=raw["norm_topk_prob"],
         scoring="sigmoid",
         scale=raw["routed_scaling_factor"],
-        groups=_groups(raw),
+        groups=groups_of(raw),
     )
     return different
 
 
-def _groups(raw: Raw) -> dict[str, Any] | None:
+def groups_of(raw: Raw) -> dict[str, Any] | None:
     """A choice among one group is none: then a single kernel chooses the experts."""
     count, chosen = raw["n_group"], raw["topk_group"]
     if count == chosen == 1:
@@ -43,7 +43,7 @@ def _groups(raw: Raw) -> dict[str, Any] | None:
     return {"count": count, "chosen": chosen, "judged_by": 2}
 
 
-def _latents(raw: Raw) -> dict[str, Any]:
+def latents(raw: Raw) -> dict[str, Any]:
     """Attention over latents."""
     turned, plain = raw["qk_rope_head_dim"], raw["qk_nope_head_dim"]
     return {
@@ -62,7 +62,7 @@ def _latents(raw: Raw) -> dict[str, Any]:
 
 
 def _deepseek_v2(raw: Raw) -> dict[str, Any]:
-    different, method = {**_latents(raw), **_experts(raw)}, raw["topk_method"]
+    different, method = {**latents(raw), **leading_dense(raw)}, raw["topk_method"]
     groups = {"count": raw["n_group"], "chosen": raw["topk_group"]}
     if method not in ("greedy", "group_limited_greedy"):
         raise ValueError(f"topk_method {method} is not supported")
@@ -77,7 +77,7 @@ def _deepseek_v2(raw: Raw) -> dict[str, Any]:
 
 def _deepseek_v3(raw: Raw) -> dict[str, Any]:
     return {
-        **_latents(raw),
+        **latents(raw),
         **_balanced(raw),
         "rope_interleaved": raw["rope_interleave"],
         "prediction_layers": raw["num_nextn_predict_layers"],

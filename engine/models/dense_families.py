@@ -9,10 +9,10 @@ from engine.models.family import (
     Raw,
     every,
     llama,
-    text_part,
     windows,
 )
 from engine.models.gemma_families import GEMMAS
+from engine.models.mistral_families import MISTRALS
 from engine.models.rope_config import local_ropes
 
 POST_NORMS = {
@@ -27,15 +27,6 @@ GLM4_NORMS = {
     "mlp": "post_attention_layernorm",
     "mlp_output": "post_mlp_layernorm",
 }
-
-
-def _mistral(raw: Raw) -> dict[str, Any]:
-    """Layers that have types were first published as Mistral's, then as Ministral's."""
-    return windows(raw)
-
-
-def _mistral3(raw: Raw) -> dict[str, Any]:
-    return windows({**raw, "layer_types": None})
 
 
 def _qwen2(raw: Raw) -> dict[str, Any]:
@@ -145,13 +136,6 @@ _QWEN_UNSAID = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
-_MISTRAL_UNSAID = {
-    "max_position_embeddings": 131_072,
-    "num_key_value_heads": 8,
-    "sliding_window": 4096,
-}
-_MISTRAL3_UNSAID = {**_MISTRAL_UNSAID, "tie_word_embeddings": True}
-_MISTRAL3_TEXT = {"model_type": ("mistral", "mistral3")}  # text_config may have others
 _PHI3_UNSAID = {
     "max_position_embeddings": 4096,
     "original_max_position_embeddings": 4096,
@@ -213,15 +197,7 @@ _EXAONE4_UNSAID = {
 }
 DENSE = {
     "llama": Family("LlamaForCausalLM", llama, {"max_position_embeddings": 2048}),
-    "mistral": Family("MistralForCausalLM", _mistral, _MISTRAL_UNSAID),
-    "mistral3": Family(
-        "Mistral3ForConditionalGeneration",
-        _mistral3,
-        _MISTRAL3_UNSAID,
-        text_part,
-        _MISTRAL3_TEXT,
-    ),
-    "ministral": Family("MinistralForCausalLM", _mistral, _MISTRAL_UNSAID),
+    **MISTRALS,
     "qwen2": Family("Qwen2ForCausalLM", _qwen2, _QWEN_UNSAID),
     "qwen3": Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),
     "phi3": Family("Phi3ForCausalLM", _phi3, _PHI3_UNSAID, _phi3_today),

@@ -52,6 +52,8 @@ def text_part(raw: Raw) -> Raw:
 
     Whether the head is tied is said by the outer config only.
     """
+    if not isinstance(raw[TEXT], Mapping):
+        raise TypeError(f"{TEXT} is no object")
     return {**raw, **raw[TEXT], "tie_word_embeddings": raw["tie_word_embeddings"]}
 
 

@@ -52,6 +52,8 @@ class GroupedAttention:
                 )
         rotation = None if self.rope is None else rotations[self.rope]
         queries = batch.turn_and_write(self.index, (queries, keys, values), rotation, norms)
+        if rotation is not None:
+            queries = rotation.scaled(queries)
         return batch.attend(self.index, self.style, queries)
 
 

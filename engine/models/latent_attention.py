@@ -63,7 +63,7 @@ class LatentAttention:
         mixed = self.inward(normed)
         asked, rows = mixed.split((mixed.shape[1] - width, width), 1)
         queries = asked if self.query is None else self.query(asked)
-        queries = queries.view(len(normed), len(self.heads), sizes.key)
+        queries = rotation.scaled(queries.view(len(normed), len(self.heads), sizes.key))
         plain, turning = queries.split((sizes.plain, sizes.rope), 2)
         parts = batch.latent_parts(sizes)
         absorbed = None if parts else self.heads.absorb(plain)

@@ -5,6 +5,7 @@ from typing import Any
 
 from engine.models.deepseek_families import DEEPSEEKS
 from engine.models.family import FULL, SLIDING, Family, Raw, every, llama, routing, windows
+from engine.models.mistral_families import MISTRAL_MIXTURES
 
 MXFP4 = "mxfp4"
 GPT_OSS_ROPE = {
@@ -241,6 +242,7 @@ MIXTURES = {
         "GptOssForCausalLM", _gpt_oss, _GPT_OSS_UNSAID, _gpt_oss_today, _GPT_OSS_NEUTRAL
     ),
     **DEEPSEEKS,
+    **MISTRAL_MIXTURES,
     "minimax_m2": Family(
         "MiniMaxM2ForCausalLM",
         _minimax_m2,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.rotation import Rotation
-from engine.models.rope_config import Rope
+from engine.models.rope_config import QueryScaling, Rope
 
 Rotations = Sequence[Rotation]  # one for each rope of a model
 
@@ -42,6 +42,18 @@ def rope_table(rope: Rope, head_dim: int, length: int) -> Tensor:
     cos = torch.cat((angles.cos() * scale, torch.ones(passing)), -1)
     sin = torch.cat((angles.sin() * scale, torch.zeros(passing)), -1)
     return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), dim=1)
+
+
+def query_scales(scaling: QueryScaling | None, length: int) -> Tensor | None:
+    """[length] float32: what the query at each position is multiplied by.
+
+    1 + beta * log(1 + p // trained length), which is 1 within the trained length (Meta 2025,
+    Llama 4's "temperature tuning"). None: 1 at all these positions.
+    """
+    if scaling is None or length <= scaling.original_max_position_embeddings:
+        return None
+    steps = torch.arange(length) // scaling.original_max_position_embeddings
+    return 1 + scaling.llama_4_scaling_beta * steps.float().log1p()
 
 
 def head_order(rope: Rope, head_dim: int) -> Tensor | None:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 TRAINED = "original_max_position_embeddings"
+BETA = "llama_4_scaling_beta"
 EVERY = "every layer"
 NEEDED = {
     **dict.fromkeys(("linear", "dynamic", "yarn", "longrope"), ("factor",)),
@@ -56,9 +57,26 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
                     raise ValueError(f"rope type longrope has {pairs} of dimensions")
 
 
+class QueryScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """Queries grow with their position, in steps of the trained length (Llama 4's way to keep
+    attention sharp in long contexts): see `query_scales` in engine/models/rope.py.
+    """
+
+    llama_4_scaling_beta: float
+    original_max_position_embeddings: Size
+
+
+def query_scaling(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fields of a QueryScaling, in either spelling of ropes; None: the config has none."""
+    rope = {**(raw.get("rope_scaling") or {}), **said_of_rope(raw)}
+    if not rope.get(BETA):
+        return None
+    return {BETA: rope[BETA], TRAINED: _whole(rope[TRAINED])}
+
+
 def read_ropes(raw: Mapping[str, Any], head_dim: int) -> dict[str, dict[str, Any]]:
     """The fields of the Rope of each kind of layer, or of EVERY layer."""
-    given = _given(raw)
+    given = said_of_rope(raw)
     kinds = {kind: rope for kind, rope in given.items() if isinstance(rope, Mapping)}
     if kinds:
         return {kind: _rope(raw, rope, head_dim) for kind, rope in kinds.items()}
@@ -78,7 +96,7 @@ def max_positions(raw: Mapping[str, Any], ropes: Mapping[str, Mapping[str, Any]]
 
 def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
     """Today's spelling of ropes whose windowed layers use `raw[local_theta]`, unscaled."""
-    given = _given(raw)
+    given = said_of_rope(raw)
     full = {"rope_theta": raw["rope_theta"], **(raw.get("rope_scaling") or {})}
     sliding = {"rope_theta": raw[local_theta]}
     return {
@@ -91,7 +109,8 @@ def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
     }
 
 
-def _given(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+def said_of_rope(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config has in `rope_parameters`."""
     given = raw.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
         raise ValueError("rope_parameters is no object")

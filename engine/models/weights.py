@@ -22,7 +22,7 @@ from engine.models.family import TEXT, classifies
 from engine.models.kv_scales import fold_kv_scales, folds_kv_scales, scaled_adapter
 from engine.models.layer_weights import read_layer, read_norm
 from engine.models.prediction_weights import read_prediction_head
-from engine.models.rope import rope_table
+from engine.models.rope import query_scales, rope_table
 from engine.models.shards import shard_adapter, shard_config, shard_tensors
 from engine.models.tensor_parallel import VocabParallelHead
 
@@ -108,8 +108,11 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
     scale = config.embedding_scale
     if scale is not None and config.embedding_scale_rounds:
         scale = torch.tensor(scale, dtype=loader.dtype).item()
+    scales = query_scales(config.query_scaling, max_len)
+    if scales is not None:
+        scales = scales.to(loader.device, loader.dtype)
     active = None if loader.adapters is None else loader.adapters.active
-    decoder = Decoder(config, embedding, layers, norm, head, placed, scale, active)
+    decoder = Decoder(config, embedding, layers, norm, head, placed, scale, scales, active)
     behind = range(config.num_layers, config.num_layers + config.prediction_layers)
     if config.draft_inputs:
         decoder = replace(decoder, layer_inputs=LayerInputs(config.draft_inputs))

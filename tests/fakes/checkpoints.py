@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.fakes.kimi import teach_transformers
-from tests.fakes.mixture_shapes import MIXTURE_SHAPE
+from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
 
 VOCABULARY = 384
 MAX_POSITIONS = 512
@@ -59,6 +59,7 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "qwen2": LAST_WINDOWED,
     "qwen3": {"head_dim": 16, **LAST_WINDOWED},
     "ministral": {"head_dim": 8, "sliding_window": 20},
+    "ministral3": {"head_dim": 16, "rope_parameters": STRETCHED},
     "phi3": {
         "pad_token_id": 0,
         "sliding_window": 20,

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
+from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
 
 DTYPES = ("float32", "bfloat16", "float16")
 LENGTHS = (1, 2, 15, 16, 17, 33, 75, 130)
@@ -74,6 +75,14 @@ GRANITE_SCALES = (
     "attention_multiplier",
     "logits_scaling",
 )
+GROWTH = "llama_4_scaling_beta"
+MINISTRAL3 = {
+    "model_type": "ministral3",
+    "sliding_window": None,
+    "rope_parameters": STRETCHED,
+}
+MISTRAL4 = {"model_type": "mistral4", **MIXTURE_SHAPE["mistral4"]}
+UNNAMED_MISTRAL = {**SHAPE, "head_dim": 16, "sliding_window": 20}
 GEMMA3 = {"num_hidden_layers": 5, "sliding_window_pattern": 3}
 OLD_GEMMA3 = {
     "layer_types": None,
@@ -162,6 +171,10 @@ CASES = [
     Case("tied", "qwen3", {"tie_word_embeddings": True, **SLIDING}, block_size=3),
     Case("biases", "qwen3", {"attention_bias": True, "max_shard_size": "60KB"}),
     Case("layer types", "ministral", {"layer_types": FULL_THEN_SLIDING}),
+    Case("small window", "ministral3", {"sliding_window": 3}, block_size=5),
+    Case("queries never grow", "ministral3", edits=rope(**STRETCHED | {GROWTH: 0.0})),
+    Case("yarn of old", "ministral3", edits=old_rope(**STRETCHED)),
+    Case("no rope at all", "ministral3", edits={"rope_parameters": None}),
     Case("no window, all of a head turns", "phi3", PHI3),
     Case("small window", "phi3", {"sliding_window": 3}, block_size=5),
     Case("three quarters turn", "phi3", partial(0.75)),
@@ -188,6 +201,9 @@ CASES = [
     Case("untied", "gemma3_text", {"tie_word_embeddings": False, "attention_bias": True}),
     Case("images left out", "gemma3", GEMMA3, block_size=5),
     Case("images left out", "mistral3", {"sliding_window": None}, block_size=5),
+    Case("text of Ministral 3", "mistral3", MINISTRAL3, block_size=5),
+    Case("text of Mistral 4", "mistral3", {**MISTRAL4, "head_dim": 20}),
+    Case("text unnamed", "mistral3", edits={"text_config": UNNAMED_MISTRAL}),
     Case("tied", "mistral3", edits={"tie_word_embeddings": None}),
     Case("text config of old", "gemma3", edits={"text_config": OLD_GEMMA3_TEXT}),
     Case("untied inside only", "gemma3", edits={"text_config": OLD_GEMMA3_TEXT | UNTIED}),

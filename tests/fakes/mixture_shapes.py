@@ -14,6 +14,16 @@ LATENTS = {
     "v_head_dim": 10,
 }
 BALANCED = {**LATENTS, "q_lora_rank": 20, "n_group": 4, "topk_group": 2}
+# queries grow from the trained length on, twice within the longest prompts of the tests
+STRETCHED = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.6,
+}
 MIXTURE_SHAPE: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4},
     "qwen2_moe": {**EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 40},
@@ -35,6 +45,11 @@ MIXTURE_SHAPE: dict[str, dict[str, Any]] = {
     "deepseek_v2": {**LATENTS, "q_lora_rank": None, "routed_scaling_factor": 1.5},
     "deepseek_v3": BALANCED,
     "kimi_k2": {**BALANCED, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0},
+    "mistral4": {
+        **BALANCED,
+        "first_k_dense_replace": 0,
+        "rope_parameters": {**STRETCHED, "partial_rotary_factor": 0.4},
+    },
     "glm4_moe": {
         **EXPERTS,
         "head_dim": 16,

@@ -19,12 +19,14 @@ from tests.fakes.families import (
     partial,
     rope,
 )
+from tests.fakes.mixture_shapes import STRETCHED
 
 GROUPS = {"n_group": 4, "topk_group": 2}
 LIMITED = {"topk_method": "group_limited_greedy", **GROUPS}
 SCALED = rope(**TYPED_YARN, mscale=0.9, mscale_all_dim=0.7)
 OLD_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 MORE_LAYERS = {"num_hidden_layers": 4}
+GROWN = {"rope_parameters": {**STRETCHED, "original_max_position_embeddings": 16}}
 DENSE_ONLY = {"first_k_dense_replace": 2}
 TIED = {"tie_word_embeddings": True}
 PATTERN = {"layer_types": None, "mlp_layer_types": None}
@@ -92,6 +94,13 @@ MIXTURE_CASES = [
     Case("whole queries, yarn", "kimi_k2", {**SCALED, "q_lora_rank": None}, block_size=5),
     Case("groups, two shared", "kimi_k2", {**GROUPS, "n_shared_experts": 2}),
     Case("as published", "kimi_k2", edits={"num_nextn_predict_layers": 0, "seq_aux": True}),
+    Case("whole queries", "mistral4", {"q_lora_rank": None, **GROWN}, block_size=5),
+    Case("halves turn", "mistral4", {"rope_interleave": False, "n_shared_experts": 2}),
+    Case("one group", "mistral4", {"n_group": 1, "topk_group": 1, **MORE_LAYERS}),
+    Case("weights as they are", "mistral4", {"norm_topk_prob": False, **TIED}),
+    Case("first layer dense", "mistral4", {"first_k_dense_replace": 1}, block_size=7),
+    Case("biases", "mistral4", {"attention_bias": True, "v_head_dim": 18}),
+    Case("no rope at all", "mistral4", edits={"rope_parameters": None}),
     Case("heads not normed", "glm4_moe", {"use_qk_norm": False, "attention_bias": True}),
     Case("all of a head turns", "glm4_moe", partial(1.0), block_size=5),
     Case("a quarter turns", "glm4_moe", {**partial(0.25), "num_key_value_heads": 1}),

@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.fakes.published import DENSE
 from tests.fakes.published_deepseeks import DEEPSEEKS
+from tests.fakes.published_mistrals import MISTRALS
 
 MIXTURES: dict[str, dict[str, Any]] = {
     "Mixtral 8x7B": {
@@ -182,4 +183,4 @@ MIXTURES: dict[str, dict[str, Any]] = {
     },
     **DEEPSEEKS,
 }
-PUBLISHED = {**DENSE, **MIXTURES}
+PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES}

@@ -1,6 +1,7 @@
 """A config.json means to us what it means to transformers, also by what it leaves out."""
 
 import json
+from math import log1p
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from engine.errors import UnusableCheckpoint
 from engine.models.config import ModelConfig, parse_config
-from engine.models.rope import rope_table
-from engine.models.rope_config import Rope
+from engine.models.rope import query_scales, rope_table
+from engine.models.rope_config import BETA, TRAINED, Rope
 from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE, edit_config, make_checkpoint
 from tests.fakes.driver import load
 from tests.fakes.kimi import teach_transformers
@@ -36,6 +37,7 @@ OPTIONAL = [
     "architectures",
 ]
 
+GROWS = {"rope_type": "default", BETA: 0.5, TRAINED: 100}
 
 MANY = {  # heads that any number of KV heads divides which a family may mean by silence
     "num_hidden_layers": 30,
@@ -66,9 +68,12 @@ def test_what_is_left_out_means_the_same(
 
 
 def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
-    head_dim = theirs.hidden_size // theirs.num_attention_heads
+    whole = theirs.hidden_size // theirs.num_attention_heads
+    head_dim = getattr(theirs, "head_dim", None) or whole
     assert ours.num_kv_heads == (1 if ours.latent else theirs.num_key_value_heads)
-    assert ours.head_dim == (getattr(theirs, "head_dim", None) or head_dim)
+    assert ours.head_dim == (theirs.qk_rope_head_dim if ours.latent else head_dim)
+    growth = theirs.rope_parameters.get("llama_4_scaling_beta")
+    assert (ours.query_scaling and ours.query_scaling.llama_4_scaling_beta) == growth
     assert ours.norm_eps == theirs.rms_norm_eps
     assert ours.max_positions == max(
         theirs.max_position_embeddings, stretched(theirs.rope_parameters)
@@ -146,6 +151,16 @@ def test_yarn_stretches_the_positions() -> None:
     assert parse_config(raw_config("qwen2", rope_parameters=scaling)).max_positions == 2048
 
 
+def test_queries_grow_beyond_the_trained_length() -> None:
+    scaling = parse_config(raw_config("ministral3", rope_parameters=GROWS)).query_scaling
+    scales = query_scales(scaling, 301)
+    assert scales is not None
+    grown = [scales[at].item() for at in (0, 99, 100, 199, 200, 299, 300)]
+    steps = [0, 0, 1, 1, 2, 2, 3]
+    assert grown == pytest.approx([1 + 0.5 * log1p(step) for step in steps])
+    assert query_scales(scaling, 100) is None  # and nothing is multiplied
+
+
 def test_yarn_without_a_factor_reaches_the_last_position() -> None:
     scaling = {"rope_type": "yarn", "original_max_position_embeddings": 128}
     assert parse_config(raw_config("llama", rope_parameters=scaling)).ropes[0].factor == 4
@@ -215,6 +230,15 @@ def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> N
             "gemma3_text",
             {"layer_types": ["full_attention"] * 3},
             "3 layer_types.*for 30 layers",
+        ),
+        ("ministral3", {"rope_parameters": [5]}, "rope_parameters is no object"),
+        ("ministral3", {"rope_parameters": {BETA: 0.5}}, f"{TRAINED} is missing"),
+        ("ministral3", {"rope_parameters": GROWS | {BETA: "much"}}, f'{BETA} .* is "much"'),
+        ("mistral4", {"rope_parameters": [5]}, "rope_parameters is no object"),
+        (
+            "mistral4",
+            {"rope_parameters": GROWS | {"partial_rotary_factor": 0.25}},
+            "partial_rotary_factor 0.25 of 20 dimensions is not 8",
         ),
         ("granite", {"logits_scaling": 0}, "division by zero"),
         ("mixtral", {"num_experts_per_tok": 9}, "9 experts per token, and only 4"),

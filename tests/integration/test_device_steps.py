@@ -42,11 +42,12 @@ SHAPED = replace(
 )
 SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED, "shaped": SHAPED}
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
-FAMILIES = ["llama", "qwen3", "olmo2", "gemma2"]
+FAMILIES = ["llama", "qwen3", "olmo2", "gemma2", "ministral3"]
 LOOPED = {  # their experts ask which were chosen
     "gpt_oss",
     "mixtral",
     "deepseek_v3",
+    "mistral4",
     "glm4_moe",
     "minimax_m2",
 }
