@@ -26,6 +26,7 @@ from api.generator import (
 )
 from engine.api import EngineLoad
 from engine.request import PoolingRequest, Request, RequestId
+from node.engine_environment import engine_environment
 from node.failures import first_failure
 from node.ipc import (
     NO_LOAD,
@@ -45,7 +46,6 @@ from node.ipc import (
 from node.leg_inbox import LegInbox, is_last, leg_id
 
 ENGINE_PROCESS = "node.engine_process"
-SETTINGS = "PDSERVE_"  # prefix of environment variables
 ENGINE_SILENT_S = 5.0  # an engine without heartbeats for this long is not healthy
 KEEPALIVE_S = 2.0
 SWEEP_LATE_S = 2.0  # nor is one that expires leases this late
@@ -85,7 +85,9 @@ class EngineClient:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.bind(job.ipc_address)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", ENGINE_PROCESS), stdin=PIPE, env=_environment()
+            *(sys.executable, "-m", ENGINE_PROCESS),
+            stdin=PIPE,
+            env=engine_environment(os.environ),
         )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -291,10 +293,3 @@ async def _until_ready(process: Process, socket: zmq.asyncio.Socket) -> EngineRe
         raise EngineDied(message.reason)
     assert isinstance(message, EngineReady)
     return message
-
-
-def _environment() -> dict[str, str]:
-    """The environment without PDSERVE_*: settings come by standard input, and may hold keys
-    that compilers and ranks should not see.
-    """
-    return {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}
