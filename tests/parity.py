@@ -32,8 +32,11 @@ needs a `tokenizer.json` beside it.
 
 Tests with random weights do not cover the value range of a published model. Gemma 2 and 3 and
 GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run
-them in bfloat16. Of models for text and images (`gemma3`, `mistral3`), only the text part is
-loaded.
+them in bfloat16.
+
+Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
+is loaded; a request with an image is refused. Where each token has three positions (m-rope),
+those of text are equal, so a text has the plain rotary embedding.
 
 ## Families and features
 

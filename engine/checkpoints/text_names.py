@@ -2,7 +2,8 @@
 
 WRAPPED = "model."  # the tensors of a model that was saved without its head lack this
 TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
-OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_")
+_OTHERS = ("vision_tower.", "multi_modal_projector.", "mm_projector.", "visual.")
+OTHER_PARTS = (*_OTHERS, *(WRAPPED + name for name in _OTHERS))
 
 
 def text_name(name: str) -> str | None:

@@ -28,6 +28,7 @@ from engine.checkpoints.packed import (
 )
 from engine.checkpoints.packing import Packing
 from engine.checkpoints.progress import loading_progress
+from engine.checkpoints.stacked import unstack
 from engine.checkpoints.storage import ExpertStack, LinearFactory
 from engine.checkpoints.store import File, Tensors, TensorStore
 from engine.checkpoints.text_names import WRAPPED, text_name
@@ -164,8 +165,8 @@ class WeightLoader:
             assert self.storage is not None, "checked before anything is read"
             stack = read_stack(self._read_placed, name, count, outputs, inputs)
             return [self.storage.packed(one, None) for one in stack]
-        whole = self.whole(name, count, outputs, inputs)
-        return [self.linear(self.place(one)) for one in whole]
+        weights = unstack(self._read, name, count, outputs, inputs)
+        return [self.linear(self.place(one)) for one in weights]
 
     def _mark(self, at: str) -> str | None:
         """The tensor that shows that the layer `at` is stored quantized; None if it is not."""

@@ -8,7 +8,8 @@ Raw = Mapping[str, Any]  # a config.json
 GENERATOR, CLASSIFIER, HEADLESS = "ForCausalLM", "ForSequenceClassification", "Model"
 OLD_GENERATOR = "LMHeadModel"  # GPT-2 and its contemporaries
 READER = "ForConditionalGeneration"  # generates text from text and images
-TEXT = "text_config"
+TEXT, VISION = "text_config", "vision_config"
+TIED = "tie_word_embeddings"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -54,7 +55,12 @@ def text_part(raw: Raw) -> Raw:
     """
     if not isinstance(raw[TEXT], Mapping):
         raise TypeError(f"{TEXT} is no object")
-    return {**raw, **raw[TEXT], "tie_word_embeddings": raw["tie_word_embeddings"]}
+    return {**raw, **raw[TEXT], TIED: raw[TIED]}
+
+
+def sees(raw: Raw) -> bool:
+    """Whether the model is for text and images."""
+    return TEXT in raw or VISION in raw
 
 
 def generates(raw: Raw) -> bool:

@@ -18,7 +18,7 @@ from engine.lora.stacking import AdapterStacker
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.draft_head import LayerInputs
-from engine.models.family import TEXT, classifies
+from engine.models.family import classifies, sees
 from engine.models.kv_scales import fold_kv_scales, folds_kv_scales, scaled_adapter
 from engine.models.layer_weights import read_layer, read_norm
 from engine.models.prediction_weights import read_prediction_head
@@ -42,7 +42,7 @@ def load_decoder(
     store = store_of(checkpoint, config, place.dtype, place.device)
     parts: Parts = dict
     adapters = list(place.adapters)
-    if TEXT in checkpoint.config:
+    if sees(checkpoint.config):
         adapters = [one.renamed(text_name) for one in adapters]
     group, placed = place.group, (place.dtype, place.device, place.kernels)
     if group is not None:
@@ -53,7 +53,7 @@ def load_decoder(
         loader.group, loader.storage, loader.packing = group, place.storage, config.packing
         if classifies(checkpoint.config):
             loader.drop(CLASSES)
-        if TEXT in checkpoint.config:
+        if sees(checkpoint.config):
             loader.keep_text()
         if place.kv_scales and folds_kv_scales(config, place.dtype):
             config, factors = fold_kv_scales(loader, config)

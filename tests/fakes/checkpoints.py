@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tests.fakes.kimi import teach_transformers
+from tests.fakes.kimi import WITH_IMAGES, name_as_published, teach_transformers
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
+from tests.fakes.vision_text_shapes import VISION_PARTS, VISION_TEXT_SHAPE
 
 VOCABULARY = 384
 MAX_POSITIONS = 512
@@ -94,8 +95,10 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "seed_oss": {"head_dim": 16},
     **MIXTURE_SHAPE,
     "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
+    **VISION_TEXT_SHAPE,
 }
 GENERATES, SEEING_AUTO = "AutoModelForCausalLM", "AutoModelForImageTextToText"
+AROUND = ("tie_word_embeddings",)  # said of the whole model as well as of its text part
 # what models of text and images have beside their text_config, which is what is shaped above
 SEEING: dict[str, dict[str, Any]] = {
     "gemma3": {
@@ -121,6 +124,7 @@ SEEING: dict[str, dict[str, Any]] = {
             "patch_size": 14,
         },
     },
+    **VISION_PARTS,
 }
 
 
@@ -145,12 +149,15 @@ def make_checkpoint(
     teach_transformers()
     settings = SHAPE | FAMILY_SHAPE.get(family, {}) | config_overrides
     if family in SEEING:
-        settings = {"text_config": settings, **SEEING[family]}
+        around = {key: config_overrides[key] for key in AROUND if key in config_overrides}
+        settings = {"text_config": settings, **SEEING[family], **around}
         auto = SEEING_AUTO if auto == GENERATES else auto
     config = transformers.AutoConfig.for_model(family, **settings)
     model = getattr(transformers, auto).from_config(config)
     _fill(model, model.config.get_text_config().initializer_range, seed)
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+    if family == WITH_IMAGES:
+        name_as_published(folder)
     write_tokenizer(folder)
     return folder
 

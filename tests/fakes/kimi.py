@@ -1,8 +1,14 @@
 """What transformers does not know by itself: Kimi K2 is DeepSeek-V3 under another name, and
 Mistral 4 is a language model.
+
+
+It knows Kimi K2.5, but when it saves one, names of the text part's layers are not as published.
 """
 
-MODEL_TYPE = "kimi_k2"
+from pathlib import Path
+
+MODEL_TYPE, WITH_IMAGES = "kimi_k2", "kimi_k25"
+SAVED, PUBLISHED = "language_model.model.blocks.", "language_model.model.layers."
 
 
 def teach_transformers() -> None:
@@ -28,3 +34,14 @@ def teach_transformers() -> None:
     transformers.AutoModelForCausalLM.register(KimiK2Config, DeepseekV3ForCausalLM)
     names = conversion_mapping.get_checkpoint_conversion_mapping("deepseek_v3")  # type: ignore[no-untyped-call]
     conversion_mapping.register_checkpoint_conversion_mapping(MODEL_TYPE, names)
+
+
+def name_as_published(folder: Path) -> None:
+    """Rename what transformers has saved of a Kimi K2.5, in one file."""
+    from safetensors.torch import load_file, save_file  # slow to load
+
+    (file,) = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    assert any(name.startswith(SAVED) for name in tensors)
+    renamed = {name.replace(SAVED, PUBLISHED): one for name, one in tensors.items()}
+    save_file(renamed, file, {"format": "pt"})

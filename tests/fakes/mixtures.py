@@ -20,6 +20,7 @@ from tests.fakes.families import (
     rope,
 )
 from tests.fakes.mixture_shapes import STRETCHED
+from tests.fakes.vision_texts import VISION_TEXT_CASES
 
 GROUPS = {"n_group": 4, "topk_group": 2}
 LIMITED = {"topk_method": "group_limited_greedy", **GROUPS}
@@ -140,7 +141,7 @@ MIXTURE_CASES = [
     Case("no shared experts", "ernie4_5_moe", {"moe_num_shared_experts": 0, "head_dim": 16}),
     Case("untied", "ernie4_5_moe", {"tie_word_embeddings": False, **rope(**TYPED_YARN)}),
 ]
-EVERY_CASE = [*CASES, *MIXTURE_CASES]
+EVERY_CASE = [*CASES, *MIXTURE_CASES, *VISION_TEXT_CASES]
 
 
 def pack_mxfp4(folder: Path, packed: Path) -> None:
@@ -174,6 +175,32 @@ def stack_experts(folder: Path) -> None:
     model.save_pretrained(folder, save_original_format=False)
     names = load_file(folder / WEIGHTS)
     assert any(name.endswith("mlp.experts.down_proj") for name in names)
+
+
+def turn_experts(folder: Path) -> None:
+    """Store stacked experts inputs first, as those of Qwen3-VL were published."""
+    file, turned = folder / WEIGHTS, 0
+    tensors = load_file(file)
+    for name, stack in tensors.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            assert stack.shape[1] != stack.shape[2]
+            tensors[name], turned = stack.mT.contiguous(), turned + 1
+    assert turned
+    save_file(tensors, file, {"format": "pt"})
+
+
+def part_experts(folder: Path, parted: Path) -> None:
+    """A copy whose stacked experts are stored one by one, as those of most families are."""
+    copytree(folder, parted)
+    tensors = load_file(folder / WEIGHTS)
+    for name in [one for one in tensors if one.endswith("experts.gate_up_proj")]:
+        at = name.removesuffix("gate_up_proj")
+        pairs = zip(tensors.pop(name), tensors.pop(f"{at}down_proj"), strict=True)
+        for number, (both, down) in enumerate(pairs):
+            gate, up = both.clone().chunk(2)
+            parts = {"gate_proj": gate, "up_proj": up, "down_proj": down.clone()}
+            tensors |= {f"{at}{number}.{part}.weight": one for part, one in parts.items()}
+    save_file(tensors, parted / WEIGHTS, {"format": "pt"})
 
 
 def guess_ahead(folder: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from tests.fakes.published import DENSE
 from tests.fakes.published_deepseeks import DEEPSEEKS
 from tests.fakes.published_mistrals import MISTRALS
+from tests.fakes.published_seers import SEERS
 
 MIXTURES: dict[str, dict[str, Any]] = {
     "Mixtral 8x7B": {
@@ -183,4 +184,4 @@ MIXTURES: dict[str, dict[str, Any]] = {
     },
     **DEEPSEEKS,
 }
-PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES}
+PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES, **SEERS}

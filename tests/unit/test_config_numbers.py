@@ -25,8 +25,9 @@ WRONG: dict[type[UnusableCheckpoint], str] = {
 
 
 def numbers(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """All but those of the quantization, which engine/checkpoints/packing.py reads."""
     for key, value in list(config.items()):
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key != "quantization_config":
             yield from numbers(value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield config, key

@@ -1,0 +1,90 @@
+"""The text parts of models for text and images: families of text models, within others.
+
+Their ropes give each token three positions (m-rope): in time, height and width. Those of text
+are equal, so a text alone has the plain rope, however `mrope_section` divides it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine.models.deepseek_families import DEEPSEEKS
+from engine.models.dense_families import DENSE
+from engine.models.family import TIED, Family, Raw, text_part
+from engine.models.moe_families import MIXTURES
+
+ROPES = ("rope_parameters", "rope_scaling")
+
+
+def _plain_ropes(raw: Raw) -> Raw:
+    """Name m-rope as what it is for a text."""
+    named = {key: raw[key] for key in ROPES if isinstance(raw.get(key), Mapping)}
+    return {**raw, **{key: _plain(rope) for key, rope in named.items()}}
+
+
+def _plain(rope: Raw) -> Raw:
+    kind = rope.get("rope_type", rope.get("type"))
+    return {**rope, "rope_type": "default"} if kind == "mrope" else rope
+
+
+def _within(
+    architecture: str, text: Family, unsaid: Raw, neutral: Raw, also: str | None = None
+) -> Family:
+    """A family whose text part is of the family `text`, but for what is `unsaid`."""
+
+    def today(raw: Raw) -> Raw:
+        return text.today(_plain_ropes(text_part(raw)))
+
+    return replace(
+        text,
+        architecture=architecture,
+        unsaid={**text.unsaid, TIED: False, **unsaid},
+        today=today,
+        neutral={**text.neutral, **neutral},
+        also=also,
+    )
+
+
+def _texts(*kinds: str, **neutral: tuple[object, ...]) -> dict[str, Any]:
+    """The kinds of text parts that are supported, and values without effect of other keys."""
+    return {"model_type": kinds, **neutral}
+
+
+_QWEN3_VL_UNSAID = {
+    "max_position_embeddings": 128_000,
+    "num_key_value_heads": 32,
+    "rope_theta": 500_000.0,
+}
+_QWEN3_VL_MOE_UNSAID = {
+    "max_position_embeddings": 128_000,
+    "moe_intermediate_size": 1408,
+    "norm_topk_prob": True,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 16,
+    "rope_theta": 500_000.0,
+}
+_NO_WINDOW = {"use_sliding_window": (None, False)}  # transformers would ignore any
+_NORMALISED = {"norm_topk_prob": (True,)}  # always, in transformers
+
+SEEING = {
+    "qwen3_vl": _within(
+        "Qwen3VLForConditionalGeneration",
+        DENSE["qwen3"],
+        _QWEN3_VL_UNSAID,
+        _texts("qwen3_vl", "qwen3_vl_text", **_NO_WINDOW),
+    ),
+    "qwen3_vl_moe": _within(
+        "Qwen3VLMoeForConditionalGeneration",
+        MIXTURES["qwen3_moe"],
+        _QWEN3_VL_MOE_UNSAID,
+        _texts("qwen3_vl_moe", "qwen3_vl_moe_text", **_NO_WINDOW, **_NORMALISED),
+    ),
+    "kimi_k25": _within(
+        "KimiK25ForConditionalGeneration",
+        DEEPSEEKS["kimi_k2"],
+        {TIED: True},
+        _texts("kimi_k25", "kimi_k2", "deepseek_v3"),
+        also="Kimi_K25ForConditionalGeneration",
+    ),
+}

@@ -1,0 +1,35 @@
+"""Sizes of small models for text and images: their text parts, and what is beside these."""
+
+from typing import Any
+
+from tests.fakes.mixture_shapes import BALANCED, EXPERTS
+
+
+def mrope(*section: int, **settings: object) -> dict[str, object]:
+    """A rope of three positions; `section`: how many pairs turn by each."""
+    said = {"rope_theta": 1000.0, "rope_type": "default", "mrope_section": list(section)}
+    return {"rope_parameters": {**said, **settings}}
+
+
+INTERLEAVED = mrope(4, 2, 2, mrope_interleaved=True)
+VISION_TEXT_SHAPE: dict[str, dict[str, Any]] = {
+    "qwen3_vl": {"head_dim": 16, **INTERLEAVED},
+    "qwen3_vl_moe": {**EXPERTS, "num_experts": 8, "head_dim": 16, **INTERLEAVED},
+    "kimi_k25": {**BALANCED, "n_group": 1, "topk_group": 1},
+}
+_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
+_QWEN3_VISION = {**_VISION, "out_hidden_size": 32, "deepstack_visual_indexes": [0]}
+VISION_PARTS: dict[str, dict[str, Any]] = {
+    "qwen3_vl": {"vision_config": _QWEN3_VISION},
+    "qwen3_vl_moe": {"vision_config": _QWEN3_VISION},
+    "kimi_k25": {
+        "vision_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        "projection_hidden_size": 16,
+        "tie_word_embeddings": False,
+    },
+}
