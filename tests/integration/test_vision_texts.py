@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from engine.checkpoints.checkpoint import WEIGHTS
 from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
 from engine.models.config import parse_config
-from tests.fakes.checkpoints import edit_config, make_checkpoint
+from engine.models.family import TEXT
+from tests.fakes.checkpoints import SHAPE, edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits
 from tests.fakes.mixtures import part_experts, turn_experts
 from tests.fakes.packed import pack
 from tests.fakes.published_seers import SEERS
 from tests.fakes.reference import Reference
+from tests.fakes.vision_text_shapes import VISION_PARTS, VISION_TEXT_SHAPE
+from tests.integration.test_config import MANY, OPTIONAL, assert_same
 from tests.integration.test_expert_ranks import assert_ranks_say_what_one_says
 from tests.integration.test_packed import FAMILIES, narrow, numbers
 from tests.integration.test_storage import whole_engine
@@ -78,6 +82,9 @@ def test_experts_of_kimi_k25_are_in_four_bits(tmp_path: Path) -> None:
         ("Qwen3 VL 30B A3B", {"norm_topk_prob": False}, "norm_topk_prob False"),
         ("Kimi K2.5", {"model_type": "kimi_linear"}, "model_type kimi_linear"),
         ("Kimi K2.5", {"scoring_func": "softmax"}, "scoring_func softmax"),
+        ("GLM 4.1V 9B", {"attention_bias": False}, "attention_bias False"),
+        ("GLM 4.1V 9B", {"model_type": "glm_ocr_text"}, "model_type glm_ocr_text"),
+        ("GLM 4.5V", {"use_qk_norm": True}, "use_qk_norm True"),
     ],
 )
 def test_what_a_text_part_cannot_be_is_named(
@@ -89,8 +96,23 @@ def test_what_a_text_part_cannot_be_is_named(
         parse_config(config)
 
 
-@pytest.mark.parametrize("model", SEERS)
+@pytest.mark.parametrize("model", [one for one in SEERS if TEXT in SEERS[one]])
 def test_a_model_without_a_text_part_is_refused(model: str) -> None:
-    config = {key: value for key, value in SEERS[model].items() if key != "text_config"}
+    config = {key: value for key, value in SEERS[model].items() if key != TEXT}
     with pytest.raises(UnusableCheckpoint, match="text_config is missing"):
         parse_config(config)
+
+
+@pytest.mark.parametrize("left_out", OPTIONAL)
+@pytest.mark.parametrize("family", VISION_TEXT_SHAPE)
+def test_what_is_left_out_means_the_same(family: str, left_out: str, tmp_path: Path) -> None:
+    """In the text's config, or in the whole one."""
+    text = SHAPE | VISION_TEXT_SHAPE[family] | MANY
+    made = AutoConfig.for_model(family, text_config=text, **VISION_PARTS[family]).to_dict()
+    raw = {key: value for key, value in made.items() if key != left_out}
+    raw[TEXT] = {key: value for key, value in made[TEXT].items() if key != left_out}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    whole = AutoConfig.from_pretrained(tmp_path)
+    theirs = whole.get_text_config()
+    theirs.tie_word_embeddings = whole.tie_word_embeddings
+    assert_same(parse_config(raw), theirs)
