@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from api.errors import BadRequest, NoTokenizer
 from api.hub import text_folder
 from api.text.byte_pairs import BytePairEncoder, byte_pair_encoder
+from api.text.contents import in_parts, wants_parts
 from api.text.detokenizing import Detokenizer, TokenTexts
+from api.text.tokenizer import Tokenizer
 from api.text.truncation import NoCutPoint, TextTruncator
 from api.text.turns import TurnCache, turn_splitter
 from api.threads import Threads, few_threads
@@ -26,23 +28,6 @@ THREADS = "TOKENIZERS_PARALLELISM"  # of a batch of texts; pdserve encodes one a
 SAMPLE = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
 # what transformers raises for a file of another shape than it expects
 MALFORMED = (OSError, ValueError, TypeError, KeyError, AttributeError)
-
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    chat_template: object
-    all_special_ids: list[int]
-
-    def get_vocab(self) -> dict[str, int]: ...  # noqa: D102
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
-
-    def decode(self, token_ids: Sequence[int], **options: bool) -> str: ...  # noqa: D102
-
-    def apply_chat_template(  # noqa: D102
-        self, conversation: Sequence[Mapping[str, Any]], *, tokenize: bool, **template: object
-    ) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -167,6 +152,16 @@ class TextCodec:
         self, messages: Sequence[Mapping[str, Any]], template: Mapping[str, object]
     ) -> str:
         """The conversation as the chat template writes it; raises BadRequest."""
+        return self._render(in_parts(messages) if self.wants_parts else messages, template)
+
+    @cached_property
+    def wants_parts(self) -> bool:
+        """Whether the chat template reads texts only in lists of parts."""
+        return wants_parts(lambda messages: self._render(messages, {}))
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], template: Mapping[str, object]
+    ) -> str:
         if not self.tokenizer.chat_template:
             raise BadRequest("the model has no chat template: use /v1/completions")
         try:

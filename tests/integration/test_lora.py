@@ -28,6 +28,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {"target_modules": ["qkv_proj", *FUSED]},
     "gemma2": {},
     "gemma3": {},
+    "qwen2_5_vl": {},
+    "qwen3_vl": {},
     "granite": {},
     "olmo2": {},
     "glm4": {"target_modules": [*ATTENTION, *FUSED]},  # whose rotation reorders heads
