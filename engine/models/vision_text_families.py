@@ -1,7 +1,8 @@
 """The text parts of models for text and images: families of text models, within others.
 
 Their ropes give each token three positions (m-rope): in time, height and width. Those of text
-are equal, so a text alone has the plain rope, however `mrope_section` divides it.
+are equal, so a text alone has the plain rope, however `mrope_section` divides it. Gemma 3 and
+Mistral 3, whose ropes are plain, are with their makers' other families.
 """
 
 from collections.abc import Callable, Mapping, Sequence

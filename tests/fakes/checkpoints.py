@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tests.fakes.kimi import WITH_IMAGES, name_as_published, teach_transformers
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
+from tests.fakes.taught import WITH_IMAGES, name_as_published, teach_transformers
 from tests.fakes.vision_text_shapes import VISION_PARTS, VISION_TEXT_SHAPE
 
 VOCABULARY = 384

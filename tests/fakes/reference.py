@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.fakes.checkpoints import GENERATES, SEEING, SEEING_AUTO
-from tests.fakes.kimi import teach_transformers
+from tests.fakes.taught import teach_transformers
 
 
 class Reference:

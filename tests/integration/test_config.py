@@ -17,8 +17,8 @@ from engine.models.rope import query_scales, rope_table
 from engine.models.rope_config import BETA, TRAINED, Rope
 from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE, edit_config, make_checkpoint
 from tests.fakes.driver import load
-from tests.fakes.kimi import teach_transformers
 from tests.fakes.published_mixtures import PUBLISHED
+from tests.fakes.taught import teach_transformers
 
 E5M2 = {"quant_method": "fp8", "fmt": "e5m2"}
 OPTIONAL = [

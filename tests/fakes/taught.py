@@ -1,8 +1,7 @@
-"""What transformers does not know by itself: Kimi K2 is DeepSeek-V3 under another name, and
-Mistral 4 is a language model.
+"""What transformers does not know by itself of the models of the tests.
 
-
-It knows Kimi K2.5, but when it saves one, names of the text part's layers are not as published.
+Kimi K2 is DeepSeek-V3 under another name, and Mistral 4 is a language model. Kimi K2.5 is
+known, but when it is saved, names of the text part's layers are not as published.
 """
 
 from pathlib import Path
