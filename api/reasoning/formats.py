@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from api.tools.dialects import kimi
+from api.tools.dialects import invoke, kimi
 from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 
 ReasoningParser = Literal[
@@ -15,22 +15,32 @@ ReasoningParser = Literal[
     "cohere_command3",
     "deepseek_r1",
     "deepseek_v3",
+    "deepseek_v4",
+    "deepseek_v41",
     "ernie45",
     "gemma4",
     "glm45",
     "glm47",
     "granite",
+    "granite_thinking_parser",
+    "holo2",
     "hunyuan_a13b",
     "hy3",
     "hy_v3",
     "kimi_k2",
+    "ling3",
+    "mimo",
     "minimax_m2",
+    "minimax_m3",
     "mistral",
+    "nemotron_v3",
     "olmo3",
     "openai_gptoss",
+    "poolside_v1",
     "qwen3",
     "seed_oss",
     "step3",
+    "step3p5",
 ]
 OFF: ReasoningParser = "none"
 AUTO: ReasoningParser = "auto"
@@ -45,6 +55,7 @@ class ReasoningFormat:
     tool calls that end reasoning as well, and are content. `answer_marks`: marks that may
     stand around the content. `channels`: the marks are headers of Harmony messages, of which
     an answer may have several; those of tool calls begin with `call_header`.
+    `drops_closing`: a closing mark that an answer without reasoning begins with is no content.
     """
 
     opens: str
@@ -57,6 +68,7 @@ class ReasoningFormat:
     other_closings: tuple[str, ...] = ()
     answer_marks: tuple[str, str] | None = None
     call_header: str = ""
+    drops_closing: bool = False
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -69,6 +81,11 @@ class ReasoningFormat:
         return self.closes, *self.other_closings
 
     @property
+    def stray_closings(self) -> tuple[str, ...]:
+        """All marks that are dropped at the beginning of an answer without reasoning."""
+        return self.closings if self.drops_closing else ()
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """All marks that an answer without channels may have."""
         return *self.openings, *self.closings, *self.call_openings, *(self.answer_marks or ())
@@ -76,13 +93,22 @@ class ReasoningFormat:
 
 THINK = ReasoningFormat("<think>", "</think>")
 COMMAND = ReasoningFormat("<|START_THINKING|>", "<|END_THINKING|>")
+DEEPSEEK_R1 = ReasoningFormat("<think>", "</think>", starts_open=True)
+DEEPSEEK_V4 = ReasoningFormat(
+    "<think>",
+    "</think>",
+    starts_open=True,
+    call_openings=(*invoke.DSML.opens, *invoke.SPACED_DSML.opens),
+)
 GLM = ReasoningFormat("<think>", "</think>", before_opening="\n")
 HY3 = ReasoningFormat("<think:opensource>", "</think:opensource>")
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "cohere": COMMAND,
     "cohere_command3": COMMAND,
-    "deepseek_r1": ReasoningFormat("<think>", "</think>", starts_open=True),
+    "deepseek_r1": DEEPSEEK_R1,
     "deepseek_v3": THINK,
+    "deepseek_v4": DEEPSEEK_V4,
+    "deepseek_v41": DEEPSEEK_V4,
     "ernie45": ReasoningFormat(
         "<think>", "</think>", starts_open=True, answer_marks=("<response>", "</response>")
     ),
@@ -95,6 +121,8 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
         other_openings=("Here's my thought process:",),
         other_closings=("Here's my response:",),
     ),
+    "granite_thinking_parser": THINK,
+    "holo2": DEEPSEEK_R1,
     "hunyuan_a13b": ReasoningFormat(
         "<think>", "</think>", answer_marks=("<answer>", "</answer>")
     ),
@@ -103,9 +131,13 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "kimi_k2": ReasoningFormat(
         "<think>", "</think>", starts_open=True, call_openings=kimi.OPENS
     ),
-    "minimax_m2": ReasoningFormat("<think>", "</think>", starts_open=True),
+    "ling3": GLM,
+    "mimo": THINK,
+    "minimax_m2": DEEPSEEK_R1,
+    "minimax_m3": ReasoningFormat("<mm:think>", "</mm:think>", drops_closing=True),
     "mistral": ReasoningFormat("[THINK]", "[/THINK]"),
-    "olmo3": ReasoningFormat("<think>", "</think>", starts_open=True),
+    "nemotron_v3": THINK,
+    "olmo3": DEEPSEEK_R1,
     "openai_gptoss": ReasoningFormat(
         "<|channel|>analysis<|message|>",
         "<|channel|>final<|message|>",
@@ -113,9 +145,11 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
         other_closings=("<|channel|>final <|constrain|>json<|message|>",),
         call_header="<|channel|>commentary",
     ),
+    "poolside_v1": THINK,
     "qwen3": THINK,
     "seed_oss": ReasoningFormat("<seed:think>", "</seed:think>"),
-    "step3": ReasoningFormat("<think>", "</think>", starts_open=True),
+    "step3": DEEPSEEK_R1,
+    "step3p5": DEEPSEEK_R1,
 }
 
 

@@ -112,13 +112,17 @@ class MarkedReasoningReader:
     def _opened(self, text: str) -> str:
         """The text after the opening mark, or all if there is none; '' while it may come."""
         text, openings = self._mark + text, self.reasoning_format.openings
-        start = text.lstrip(SPACE)
-        if any(len(start) < len(one) and one.startswith(start) for one in openings):
+        start, strays = text.lstrip(SPACE), self.reasoning_format.stray_closings
+        first = (*openings, *strays)
+        if any(len(start) < len(one) and one.startswith(start) for one in first):
             self._space.append(text[: len(text) - len(start)])
             self._mark = start
             return ""
         self._mark, self.found_reasoning = "", self.starts_open or start.startswith(openings)
         space = self._taken_space()
+        if not self.found_reasoning and start.startswith(strays):
+            self._place = _Section.BEHIND
+            return next(start.removeprefix(one) for one in strays if start.startswith(one))
         self._place = _Section.WITHIN if self.found_reasoning else _Section.CONTENT
         opened = next((one for one in openings if start.startswith(one)), "")
         return start.removeprefix(opened) if self.found_reasoning else space + text

@@ -15,6 +15,7 @@ from api.reasoning.formats import (
 )
 from api.reasoning.reader import MarkedReasoningReader, Split
 from api.reasoning.thinking import RenderedPrompt, Thinking, thinking_of
+from api.tools.dialects.invoke import WORD
 from api.tools.parsing.output import SPACE
 from engine.request import Grammar
 from tests.fakes.tools import cut
@@ -24,6 +25,7 @@ R1, QWEN, MISTRAL = (
     REASONING_FORMATS["qwen3"],
     REASONING_FORMATS["mistral"],
 )
+M3, V4 = REASONING_FORMATS["minimax_m3"], REASONING_FORMATS["deepseek_v4"]
 KIMI, CALLS = REASONING_FORMATS["kimi_k2"], "<|tool_calls_section_begin|>"
 READ: list[tuple[ReasoningFormat, bool, str, Split]] = [
     (QWEN, False, "<think>\nHm.\n\n</think>\n\nYes.\n", ("Hm.", "Yes.\n")),
@@ -62,6 +64,15 @@ READ: list[tuple[ReasoningFormat, bool, str, Split]] = [
         False,
         "<seed:think>a</think></seed:think>b",
         ("a</think>", "b"),
+    ),
+    (M3, False, "<mm:think>Hm.</mm:think>\nYes.", ("Hm.", "Yes.")),
+    (M3, False, "\n</mm:think>\nYes.</mm:think>", ("", "Yes.</mm:think>")),
+    (M3, False, "</mm:think", ("", "</mm:think")),
+    (M3, False, "</mm:thinker>", ("", "</mm:thinker>")),
+    (M3, True, "</mm:think>Yes.", ("", "Yes.")),
+    *(
+        (V4, True, f"Hm.\n<{WORD}{section}>f", ("Hm.", f"<{WORD}{section}>f"))
+        for section in ("tool_calls", "function_calls", " calls")
     ),
 ]
 """A form, whether the answer begins in the middle of reasoning, the answer; what it is."""
@@ -164,6 +175,7 @@ def test_the_prompts_end_tells_whether_the_model_thinks(
         ("auto", "{{ '<think>' }}{{ '</think>' }}", QWEN),
         ("auto", {"default": "", "tool_use": "[THINK][/THINK]"}, MISTRAL),
         ("auto", "<seed:think></seed:think>", REASONING_FORMATS["seed_oss"]),
+        ("auto", "{{ '<mm:think>' }}", M3),
         ("auto", "{% if think %}<think>{% endif %}", QWEN),
         ("auto", "<|assistant|>", None),
         ("auto", None, None),

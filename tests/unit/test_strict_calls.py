@@ -30,7 +30,8 @@ from tests.unit.test_calls_beside_forms import (
 HELD = [(name, template) for name, template in FAMILIES if DIALECTS[name].start_markers]
 BARE, UNHELD = ("llama3_json", "llama4_pythonic", "pythonic"), ("openai", "xlam")
 TOGETHER = {
-    *((name, "") for name in ("apriel", "cohere", "deepseek_v3", "deepseek_v31", "granite")),
+    *((name, "") for name in ("apertus", "apriel", "cohere", "deepseek_v3", "deepseek_v31")),
+    *((name, "") for name in ("deepseek_v41", "granite")),
     *((name, "") for name in ("hunyuan_a13b", "hy3", "kimi_k2", "lfm2", "minimax_m2")),
     *((name, "") for name in ("mistral", "nemotron", "olmo3", "step3")),
     ("phi4_mini_json", ""),

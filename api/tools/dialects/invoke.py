@@ -7,7 +7,8 @@
     </minimax:tool_call>
 
 MiniMax leaves it to the schema what a text means. DeepSeek says which arguments are texts, and
-its tags have a word of their own; V4 calls the section otherwise:
+its tags have a word of their own; V4 calls the section otherwise, and V4.1 has a space behind
+the word:
 
     <｜DSML｜function_calls>
     <｜DSML｜invoke name="f">
@@ -39,6 +40,7 @@ from api.tools.tool_choice import OfferedFunctions
 from engine.grammars.structural_tags import Format
 
 WORD = "｜DSML｜"  # noqa: RUF001
+SPACED = f"{WORD} "
 SECTIONS = ("function_calls", "tool_calls")
 TYPE = "function"
 QUOTES = "\"'"
@@ -167,6 +169,16 @@ def write_dsml(tools: CallableTools) -> Format:
     return DSML.write(tools, DSML.opens[which], DSML.closes[which])
 
 
+SPACED_DSML = InvokeForm(
+    (f"<{SPACED}calls>",), (f"</{SPACED}calls>",), SPACED, declares_types=True
+)
+
+
+def write_spaced_dsml(tools: CallableTools) -> Format:
+    """Format one section in DeepSeek V4.1's syntax."""
+    return SPACED_DSML.write(tools, SPACED_DSML.opens[0], SPACED_DSML.closes[0])
+
+
 STEP_SECTION = ("<｜tool_calls_begin｜>",), ("<｜tool_calls_end｜>",)  # noqa: RUF001
 STEP_CALL = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"  # noqa: RUF001
 STEP = InvokeForm(*STEP_SECTION, "steptml:", around=STEP_CALL)
@@ -186,6 +198,14 @@ DEEPSEEK_V32 = Dialect(
     DSML_MARKS,
     (WORD,),
     start_markers=DSML.opens,
+    text_markers=(WORD,),
+)
+DEEPSEEK_V41 = Dialect(
+    SPACED_DSML.parser(),
+    write_spaced_dsml,
+    (WORD, *SPACED_DSML.opens, *SPACED_DSML.closes),
+    (WORD, " calls>"),
+    start_markers=SPACED_DSML.opens,
     text_markers=(WORD,),
 )
 STEP_TAGS = ("</steptml:parameter>", "</steptml:invoke>")

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Literal
 
 from api.tools.dialects import (
+    apertus,
     deepseek,
     gemma,
     glm,
@@ -24,6 +25,7 @@ from api.tools.dialects.dialect import Dialect
 
 ToolCallParser = Literal[
     "auto",
+    "apertus",
     "apriel",
     "cohere",
     "cohere_command3",
@@ -31,6 +33,7 @@ ToolCallParser = Literal[
     "deepseek_v31",
     "deepseek_v32",
     "deepseek_v4",
+    "deepseek_v41",
     "ernie45",
     "functiongemma",
     "gemma4",
@@ -73,10 +76,12 @@ AUTO: ToolCallParser = "auto"
 KNOWN_TEMPLATES = 32  # templates whose dialect is cached: each is searched once
 
 DIALECTS: Mapping[str, Dialect] = {
+    "apertus": apertus.APERTUS,
     "apriel": listed.APRIEL,
     "cohere": listed.COMMAND,
     "deepseek_v3": deepseek.V3,
     "deepseek_v31": deepseek.V31,
+    "deepseek_v41": invoke.DEEPSEEK_V41,  # whose template has V3.2's sign, too
     "deepseek_v32": invoke.DEEPSEEK_V32,
     "ernie45": hermes.ERNIE,
     "functiongemma": gemma.FUNCTION_GEMMA,
