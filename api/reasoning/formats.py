@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from api.tools.dialects import invoke, kimi
+from api.tools.dialects import harmony, invoke, kimi, kimi_elements
 from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 
 ReasoningParser = Literal[
@@ -28,6 +28,7 @@ ReasoningParser = Literal[
     "hy3",
     "hy_v3",
     "kimi_k2",
+    "kimi_k3",
     "ling3",
     "mimo",
     "minimax_m2",
@@ -55,6 +56,9 @@ class ReasoningFormat:
     tool calls that end reasoning as well, and are content. `answer_marks`: marks that may
     stand around the content. `channels`: the marks are headers of Harmony messages, of which
     an answer may have several; those of tool calls begin with `call_header`.
+    `elements`: the marks are tags of elements, of which an answer has several; `closes` is
+    the one that opens the text, where a grammar begins. `parts`: the special tokens of which
+    marks are made, if one has several.
     `drops_closing`: a closing mark that an answer without reasoning begins with is no content.
     """
 
@@ -69,6 +73,8 @@ class ReasoningFormat:
     answer_marks: tuple[str, str] | None = None
     call_header: str = ""
     drops_closing: bool = False
+    elements: bool = False
+    parts: tuple[str, ...] = ()
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -87,8 +93,13 @@ class ReasoningFormat:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks that an answer without channels may have."""
-        return *self.openings, *self.closings, *self.call_openings, *(self.answer_marks or ())
+        """All marks that an answer may have, or their parts."""
+        return self.parts or (
+            *self.openings,
+            *self.closings,
+            *self.call_openings,
+            *(self.answer_marks or ()),
+        )
 
 
 THINK = ReasoningFormat("<think>", "</think>")
@@ -131,6 +142,14 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "kimi_k2": ReasoningFormat(
         "<think>", "</think>", starts_open=True, call_openings=kimi.OPENS
     ),
+    "kimi_k3": ReasoningFormat(
+        kimi_elements.opening(kimi_elements.THINK),
+        kimi_elements.opening(kimi_elements.RESPONSE),
+        starts_open=True,
+        other_closings=(kimi_elements.closing(kimi_elements.THINK),),
+        elements=True,
+        parts=kimi_elements.MARKERS,
+    ),
     "ling3": GLM,
     "mimo": THINK,
     "minimax_m2": DEEPSEEK_R1,
@@ -144,6 +163,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
         channels=True,
         other_closings=("<|channel|>final <|constrain|>json<|message|>",),
         call_header="<|channel|>commentary",
+        parts=harmony.MARKS,
     ),
     "poolside_v1": THINK,
     "qwen3": THINK,

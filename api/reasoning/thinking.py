@@ -8,10 +8,10 @@ import msgspec
 
 from api.reasoning.answer_marks import MarkedAnswerReader
 from api.reasoning.channels import ChannelReader
+from api.reasoning.elements import ElementReader
 from api.reasoning.formats import ReasoningFormat
 from api.reasoning.reader import MarkedReasoningReader, ReasoningReader
 from api.reasoning.switches import SWITCHES
-from api.tools.dialects.harmony import MARKS
 from api.tools.parsing.output import SPACE
 from api.tools.strict import ReasoningInGrammar
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
@@ -40,8 +40,6 @@ class Thinking:
     @property
     def markers(self) -> tuple[str, ...]:
         """Marks that must be detokenized as text, even if they are special tokens."""
-        if self.reasoning_format.channels:
-            return MARKS
         return self.reasoning_format.marks
 
     def grammar_start(
@@ -53,6 +51,8 @@ class Thinking:
         """
         if self.reasoning_format.channels:
             return None, ReasoningInGrammar(channels=True, mid_message=self.starts_open)
+        if self.reasoning_format.elements:
+            return self.end_marks(find), ReasoningInGrammar()
         if (
             not self.reasoning_format.call_openings
             and (marks := self.end_marks(find)) is not None
@@ -71,6 +71,8 @@ class Thinking:
         """A new reader, for one choice."""
         if self.reasoning_format.channels:
             return ChannelReader(self.starts_open, self.include_reasoning)
+        if self.reasoning_format.elements:
+            return ElementReader(self.starts_open, self.include_reasoning)
         thoughts = MarkedReasoningReader(
             self.reasoning_format, self.starts_open, self.include_reasoning
         )
@@ -93,7 +95,8 @@ class Thinking:
         """The token marks after which a grammar begins; None: a mark is not a single token."""
         if (close := self._tokens(self.reasoning_format.closes, find)) is None:
             return None
-        also = [self._tokens(one, find) for one in self.reasoning_format.other_closings]
+        others = () if self.reasoning_format.elements else self.reasoning_format.other_closings
+        also = [self._tokens(one, find) for one in others]
         closes = (close, *filter(None, also))
         if self.starts_open:
             return ReasoningMarks(closes)
@@ -112,8 +115,8 @@ class Thinking:
         return ReasoningMarks(closes, (opens, *spaced, *filter(None, [call])))
 
     def _tokens(self, mark: str, find: FindToken) -> tuple[int, ...] | None:
-        """A mark's tokens: one, or for a Harmony header one for each of its parts."""
-        parts = _PARTS.findall(mark) if self.reasoning_format.channels else [mark]
+        """A mark's tokens: one, or one for each of its parts if it has several."""
+        parts = _PARTS.findall(mark) if self.reasoning_format.parts else [mark]
         tokens = [token for part in parts if (token := find(part)) is not None]
         return tuple(tokens) if len(tokens) == len(parts) else None
 
@@ -175,7 +178,8 @@ def thinking_of(
     """
     thinks = _prompt_state(form, given)
     if thinks is not None:
-        return Thinking(form, thinks, tells) if thinks or form.answer_marks else None
+        marked = form.answer_marks or form.elements
+        return Thinking(form, thinks, tells) if thinks or marked else None
     off = any(given.variables.get(switch) is False for switch in SWITCHES)
     return Thinking(form, form.starts_open and not off, tells)
 

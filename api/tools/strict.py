@@ -84,6 +84,8 @@ def _after_markers(
     if functions.parallel and one_marker_each:
         calls = dialect.write(replace(functions, most=MOST_TOGETHER))
     mark, behind = split_marker(calls)
+    if dialect.beside_calls is not None:
+        behind = Either((behind, dialect.beside_calls))
     others = *dialect.wrapper_tokens, *special_tokens
     return TriggeredTags(
         (mark, *others),

@@ -55,6 +55,8 @@ def calls_or_structured(
     }
     try:
         calls = dialect.write(CallableTools(schemas, tools.parallel, template))
+        if dialect.before_calls is not None:
+            calls = seq(Optional(dialect.before_calls), calls)
         either: Format = Either((_json(output.grammar), calls))
         either = seq(Optional(Regex(LINES)), either) if output.after_reasoning else either
         return Grammar("structural_tag", structural_tag_of(either))

@@ -7,10 +7,11 @@ import pytest
 
 from api.tools.dialects.known import DIALECTS
 from api.wire import WireError
+from tests.fakes.call_starts import start_of
 from tests.fakes.tools import offered, read, tool
 from tests.unit.test_calls_beside_forms import FAMILIES, fits
 from tests.unit.test_odd_keys import TAGGED
-from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
+from tests.unit.test_strict_calls import grammar_of, strict, walked
 
 ENDS = (
     "</arg_value>",
@@ -19,6 +20,8 @@ ENDS = (
     "</parameter>",
     "</steptml:parameter>",
     "</｜DSML｜parameter>",  # noqa: RUF001  its marks are of these letters
+    "</｜DSML｜ parameter>",  # noqa: RUF001
+    "<|close|>argument<|sep|>",
 )
 COLOUR = {"enum": ["red", "blue"], "type": "string"}
 IN_TAGS = [one for one in FAMILIES if one[0] in TAGGED]
@@ -30,7 +33,7 @@ def argument(name: str, template: str, schema: object, seed: int = 0) -> Any:  #
     parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": defs}
     tools = offered([strict("f", parameters)])
     grammar = grammar_of(name, template, tools, parallel=False)
-    text = walked(grammar, mark_of(DIALECTS[name], template), seed)
+    text = walked(grammar, start_of(name, template), seed)
     assert fits(grammar, text)
     [(_, told, whole)] = read(DIALECTS[name].parser, [*text], tools).calls
     assert whole, text

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.tools.dialects.invoke import SPACED, WORD
+from api.tools.dialects.kimi_elements import MARKERS, closing, opening
 from api.tools.dialects.known import DIALECTS, find_dialect
 from tests.fakes.tools import Call, Read, claims, cut, read_alike, read_cut
 
@@ -23,6 +24,17 @@ def invoked(name: str, *arguments: str) -> str:
     return f'<{SPACED}invoke name="{name}">\n{inner}</{SPACED}invoke>\n'
 
 
+TEXT, END_OF_TEXT = opening("response"), closing("response")
+SECTION, END_OF_SECTION, END = opening("tools"), closing("tools"), closing("message")
+
+
+def element(name: str, *arguments: str) -> str:
+    """A call as Kimi K3 has it."""
+    inner = "".join(f"<|open|>argument key={one}{closing('argument')}" for one in arguments)
+    return f'<|open|>call tool="{name}" index="1"<|sep|>{inner}{closing("call")}'
+
+
+PLACE = '"city" type="string"<|sep|>Paris'
 CITY = '"city" string="true">Paris'
 CALLS: list[tuple[str, str, str, list[Call]]] = [
     ("apertus", f"So: {PREFIX}[{OBJECTS}]{SUFFIX} Done.", "So: Done.", [WEATHER, CLOCK]),
@@ -41,12 +53,53 @@ CALLS: list[tuple[str, str, str, list[Call]]] = [
         "",
         [("f", '{"a": [1], "b": "x"}', True)],
     ),
+    (
+        "kimi_k3",
+        f"{TEXT}So:{END_OF_TEXT}{SECTION}{element('weather', PLACE)}{element('clock')}"
+        f"{END_OF_SECTION}{END}",
+        "So:",
+        [WEATHER, CLOCK],
+    ),
+    ("kimi_k3", f"So:{END_OF_TEXT} {END} Done.", "So: Done.", []),
+    ("kimi_k3", f"{SECTION}\n{element('clock')}\n{END_OF_SECTION}", "", [CLOCK]),
+    ("kimi_k3", f'{SECTION}<|open|>call tool="clock"<|sep|>{closing("call")}', "", [CLOCK]),
+    (
+        "kimi_k3",
+        SECTION
+        + element(
+            "f &quot;&amp;quot;",
+            '"a&quot;" type="number"<|sep|>1.5',
+            '"b" type="object"<|sep|>{"c": [null]}',
+            '"d" type="string"<|sep|>1 <|close|> "x"\n',
+            '"e" type="null"<|sep|>null',
+            '"f" type="number"<|sep|>none',
+            '"g"<|sep|>x',
+        )
+        + END_OF_SECTION,
+        "",
+        [
+            (
+                'f "&quot;',
+                r'{"a\"": 1.5, "b": {"c": [null]}, "d": "1 <|close|> \"x\"\n", "e": null, '
+                '"f": "none", "g": "x"}',
+                True,
+            )
+        ],
+    ),
 ]
 BROKEN: list[tuple[str, str, str, list[Call]]] = [
     ("apertus", f"{PREFIX}[{OBJECTS}, 1]{SUFFIX}", f", 1]{SUFFIX}", [WEATHER, CLOCK]),
     ("apertus", f'{PREFIX}[{{"f": {{}}, "g": {{}}}}]', ', "g": {}}]', [("f", "{}", False)]),
 ]
 NO_CALLS = [
+    *(
+        ("kimi_k3", f"{SECTION}{inner}")
+        for inner in ("", END_OF_SECTION, "<|open|>call<|sep|>")
+    ),
+    ("kimi_k3", element("clock")),
+    ("kimi_k3", SECTION + element("clock").replace("index", "the index")),
+    ("kimi_k3", f"{SECTION}{element('')}"),
+    ("kimi_k3", f"{SECTION}<|open|>call tool=clock<|sep|>{closing('call')}"),
     *(("apertus", f"{PREFIX}{inner}{SUFFIX}") for inner in ("", "[]", "{}", '["f"]', "[{}]")),
     ("apertus", f'{PREFIX}[{{"": {{}}}}]{SUFFIX}'),
     ("apertus", f'{PREFIX}[{{"f": 1}}]{SUFFIX}'),
@@ -78,6 +131,7 @@ def test_marks_that_may_be_special_tokens_are_read(name: str) -> None:
 
 PARTS = [
     *(PREFIX, SUFFIX, OBJECTS, '{"f": {}', "[", "]", "{", "}", ",", '"', "\n", " ", "<", "é"),
+    *(TEXT, SECTION, END_OF_SECTION, element("clock"), element("weather", PLACE), *MARKERS),
     *(DSML, END_OF_DSML, invoked("weather", CITY), f'<{SPACED}invoke name="f">', "clock", "1"),
 ]
 
@@ -88,12 +142,13 @@ def test_anything_at_all_is_read_alike_whole_and_in_pieces(
     name: str, text: str, data: st.DataObject
 ) -> None:
     whole = read_alike(DIALECTS[name].parser, text, data.draw(cut(text)))
-    if not whole.calls:
+    if not whole.calls and not any(one in text for one in (TEXT, END_OF_TEXT, END)):
         assert whole.content == text
 
 
 TEMPLATES = {
     "apertus": "{{- '<|tools_prefix|>[' -}}",
+    "kimi_k3": "{{- '<|open|>tools<|sep|>' -}}",
     "deepseek_v41": f"{{{{ '<{SPACED}calls>' }}}}",
 }
 

@@ -7,15 +7,16 @@ import pytest
 
 from api.tools.dialects.known import DIALECTS
 from api.tools.tool_choice import OfferedFunctions
+from tests.fakes.call_starts import start_of
 from tests.fakes.tools import Read, offered, read
 from tests.unit.test_calls_beside_forms import FAMILIES
-from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
+from tests.unit.test_strict_calls import grammar_of, strict, walked
 
 KEYS = ("größe", "user.name", "filter[name]", "@type", "a b", "a=b", "x:y", "it's", "f(x)")
 SIGNS = ("a<b", "a>b", 'say "x"', " x ", "</arg_key>", "<b>", 'c">', "\nd")
 TAGGED = (
-    *("deepseek_v32", "deepseek_v41", "glm45", "hy3", "longcat", "minimax_m2", "qwen3_coder"),
-    *("seed_oss", "step3"),
+    *("deepseek_v32", "deepseek_v41", "glm45", "hy3", "kimi_k3", "longcat", "minimax_m2"),
+    *("qwen3_coder", "seed_oss", "step3"),
 )
 COUNT = {"type": "integer", "minimum": 0, "maximum": 9}
 
@@ -43,8 +44,7 @@ PYTHON = "<|tool_call_start|>[trip(%s)]<|tool_call_end|>"
 
 @pytest.mark.parametrize(("name", "template"), HELD)
 def test_a_call_of_a_grammar_is_read_with_any_keys(name: str, template: str) -> None:
-    dialect = DIALECTS[name]
-    begun = BEGINNINGS.get(name) or mark_of(dialect, template)
+    begun = BEGINNINGS.get(name) or start_of(name, template)
     text = walked(grammar_of(name, template, TOOLS, parallel=False), begun, seed=1)
     found = read_by(name, text)
     [(called, arguments, whole)] = found.calls
@@ -56,7 +56,7 @@ def test_a_call_of_a_grammar_is_read_with_any_keys(name: str, template: str) -> 
 @pytest.mark.parametrize(("name", "template"), [one for one in HELD if one[0] in TAGGED])
 def test_a_key_with_characters_of_tags_is_read(name: str, template: str, key: str) -> None:
     tools = taking([key, "z"])
-    begun = mark_of(DIALECTS[name], template)
+    begun = start_of(name, template)
     text = walked(grammar_of(name, template, tools, parallel=False), begun, seed=1)
     [(_, arguments, whole)] = read_by(name, text, tools).calls
     assert ([*json.loads(arguments)], whole) == ([key, "z"], True)

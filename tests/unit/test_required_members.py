@@ -9,8 +9,9 @@ from api.tools.dialects.known import DIALECTS
 from api.wire import WireError
 from engine.errors import GrammarRefused
 from engine.grammars.checking import GrammarChecker
+from tests.fakes.call_starts import start_of
 from tests.fakes.tools import offered, read
-from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
+from tests.unit.test_strict_calls import grammar_of, strict, walked
 
 NAMES = ("hermes", "glm45", "qwen3_coder", "lfm2", "gemma4")
 COUNT = {"type": "integer"}
@@ -36,7 +37,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def walk(name: str, schema: dict[str, Any], seed: int) -> dict[str, Any]:
     tools = offered([strict("f", schema)])
     grammar = grammar_of(name, "", tools, parallel=False)
-    text = walked(grammar, mark_of(DIALECTS[name], ""), seed)
+    text = walked(grammar, start_of(name, ""), seed)
     [(_, arguments, whole)] = read(DIALECTS[name].parser, [text], tools).calls
     assert whole, text
     found: dict[str, Any] = json.loads(arguments)

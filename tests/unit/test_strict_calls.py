@@ -10,14 +10,14 @@ import pytest
 from llguidance import LLMatcher
 
 from api.reasoning.channels import ChannelReader
-from api.tools.call_formats import ANY_OBJECT, CallableTools, seq, split_marker
-from api.tools.dialects.dialect import Dialect
+from api.tools.call_formats import ANY_OBJECT, seq, split_marker
 from api.tools.dialects.known import DIALECTS
 from api.tools.strict import ReasoningInGrammar, text_with_calls
 from api.tools.tool_choice import OfferedFunctions, ToolSettings
 from engine.grammars.byte_tokens import END
 from engine.grammars.sources import limits, to_llguidance
 from engine.request import Grammar
+from tests.fakes.call_starts import mark_of, start_of
 from tests.fakes.tools import Call, Read, offered, read, tool
 from tests.unit.test_calls_beside_forms import (
     FAMILIES,
@@ -31,8 +31,8 @@ HELD = [(name, template) for name, template in FAMILIES if DIALECTS[name].start_
 BARE, UNHELD = ("llama3_json", "llama4_pythonic", "pythonic"), ("openai", "xlam")
 TOGETHER = {
     *((name, "") for name in ("apertus", "apriel", "cohere", "deepseek_v3", "deepseek_v31")),
-    *((name, "") for name in ("deepseek_v41", "granite")),
-    *((name, "") for name in ("hunyuan_a13b", "hy3", "kimi_k2", "lfm2", "minimax_m2")),
+    *((name, "") for name in ("deepseek_v41", "granite", "hunyuan_a13b", "hy3", "kimi_k2")),
+    *((name, "") for name in ("kimi_k3", "lfm2", "minimax_m2")),
     *((name, "") for name in ("mistral", "nemotron", "olmo3", "step3")),
     ("phi4_mini_json", ""),
     *(("deepseek_v32", template) for template in ("", "function_calls")),
@@ -102,15 +102,9 @@ def checked(call: Call) -> str:
     return name
 
 
-def mark_of(dialect: Dialect, template: str) -> str:
-    assert dialect.write
-    offer = CallableTools({"trip": TRIP}, parallel=False, template=template)
-    return split_marker(dialect.write(offer))[0]
-
-
 @pytest.mark.parametrize(("name", "template"), HELD)
 def test_strict_calls_fit_wherever_they_come(name: str, template: str) -> None:
-    mark, called, most = mark_of(DIALECTS[name], template), set[str](), 0
+    mark, called, most = start_of(name, template), set[str](), 0
     grammar = grammar_of(name, template, BOUND)
     for seed in SEEDS:
         text = walked(grammar, f"Hi. {mark}", seed)
@@ -168,12 +162,12 @@ def exactly(name: str, template: str, called: str, schema: Mapping[str, Any]) ->
         opens, closes, quote = DIALECTS[name].markers
         return f"{opens}call:{called}{{a:[{{b:1}}],c:{quote}x{quote},d:5}}{closes}"
     grammar = grammar_of(name, template, offered([strict(called, schema)]), parallel=False)
-    return walked(grammar, mark_of(DIALECTS[name], template), 0)
+    return walked(grammar, start_of(name, template), 0)
 
 
 @pytest.mark.parametrize(("name", "template"), HELD)
 def test_one_call_is_the_last_where_calls_are_not_parallel(name: str, template: str) -> None:
-    mark = mark_of(DIALECTS[name], template)
+    mark = start_of(name, template)
     alone, any_ = (grammar_of(name, template, BOUND, parallel=one) for one in (False, True))
     one = walked(alone, f"Hi. {mark}", 0)
     again = f"{one}\n{one.removeprefix('Hi. ')}"

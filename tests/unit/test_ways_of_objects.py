@@ -13,10 +13,11 @@ from api.tools.parsing.ways import MOST_WAYS
 from api.wire import WireError
 from engine.errors import GrammarRefused
 from engine.grammars.checking import GrammarChecker
+from tests.fakes.call_starts import start_of
 from tests.fakes.tools import offered, read
 from tests.unit.test_calls_beside_forms import FAMILIES
 from tests.unit.test_odd_keys import TAGGED
-from tests.unit.test_strict_calls import grammar_of, mark_of, strict, walked
+from tests.unit.test_strict_calls import grammar_of, strict, walked
 
 COUNT, TEXT, DIGIT = {"type": "integer"}, {"type": "string"}, {"enum": ["5"]}
 CLOSED = {"additionalProperties": False}
@@ -99,7 +100,7 @@ def test_strict_calls_fit_all_that_is_said_of_an_object(
     tools = offered([strict("f", schema)])
     grammar = grammar_of(name, template, tools, parallel=False)
     for seed in range(4):
-        text = walked(grammar, mark_of(DIALECTS[name], template), seed)
+        text = walked(grammar, start_of(name, template), seed)
         [(_, arguments, whole)] = read(DIALECTS[name].parser, [*text], tools).calls
         assert whole, text
         assert fits(schema, json.loads(arguments), schema), text

@@ -60,6 +60,9 @@ class Dialect:
     an answer in channels. `unmarked`: grammars for calls without a marker. `strict_parser`
     parses only calls that a grammar can express, while `parser` accepts more.
 
+    `beside_calls`: what may follow the first of `start_markers` instead of a call.
+    `before_calls`: what such models write between an empty text and calls.
+
     A chat template belongs to this dialect if it has all `template_signs` and no
     `foreign_signs`. `new_id` makes an id that the template accepts, from the function's name
     and the number of the call in the conversation.
@@ -78,3 +81,5 @@ class Dialect:
     messages: WritesMessages | None = None
     unmarked: UnmarkedCalls | None = None
     strict_parser: Parser | None = None
+    beside_calls: Format | None = None
+    before_calls: Format | None = None

@@ -18,13 +18,15 @@ from api.tools.tool_choice import OfferedFunctions
 @dataclass(frozen=True, slots=True)
 class SectionForm:
     """The syntax of a section: its opening and closing markers, the `mark` before each call,
-    and `call`, which parses what follows the mark.
+    and `call`, which parses what follows the mark. `wrappers` are markers around text, which
+    are not content.
     """
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
     mark: str
     call: Callable[[ParserOutput], Steps]
+    wrappers: tuple[str, ...] = ()
 
     def parser(self) -> Parser:
         """Parse an answer: content may come around sections, and in them after a broken
@@ -33,9 +35,20 @@ class SectionForm:
 
         def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
             del offered
-            return calls_after_markers(out, self._section, *self.opens)
+            if not self.wrappers:
+                return calls_after_markers(out, self._section, *self.opens)
+            return self._wrapped(out)
 
         return parse
+
+    def _wrapped(self, out: ParserOutput) -> Steps:
+        """Parse an answer with wrappers."""
+        while True:
+            found = yield from content_until(out, *self.opens, *self.wrappers)
+            if found in self.opens:
+                yield from attempt_call(out, self._section(out))
+            else:
+                out.drop_held()
 
     def _section(self, out: ParserOutput) -> Steps:
         """Parse a section, which has to begin with a call. All its calls are found, also those
