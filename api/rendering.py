@@ -44,7 +44,7 @@ def render_chat(
     shape = codec.tokenizer.chat_template
     template = _template(body, shape)
     messages = template_messages(body.messages, shape)
-    form = None if parser == OFF else find_format(parser, shape)
+    form = None if parser == OFF else find_format(parser, shape, codec.added_tokens)
     if form and form.channels:
         messages = [harmony_message(one) for one in messages]
     text = codec.render(messages, template)

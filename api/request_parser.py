@@ -203,7 +203,10 @@ class RequestParser:
                 return None
             told, template = self.served.tool_call_parser, codec.tokenizer.chat_template
             formed = requires_json(body)
-            return tool_calling_of(use, told, template, body.messages, formed=formed)
+            added = codec.added_tokens
+            return tool_calling_of(
+                use, told, template, body.messages, formed=formed, added_tokens=added
+            )
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
 

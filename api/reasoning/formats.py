@@ -1,11 +1,11 @@
 """The marks that models put around reasoning, by the names of vLLM's reasoning parsers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from api.tools.dialects import harmony, invoke, kimi, kimi_elements
+from api.tools.dialects import harmony, hunyuan, invoke, kimi, kimi_elements
 from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 
 ReasoningParser = Literal[
@@ -27,6 +27,7 @@ ReasoningParser = Literal[
     "hunyuan_a13b",
     "hy3",
     "hy_v3",
+    "hy_v4",
     "kimi_k2",
     "kimi_k3",
     "ling3",
@@ -113,6 +114,15 @@ DEEPSEEK_V4 = ReasoningFormat(
 )
 GLM = ReasoningFormat("<think>", "</think>", before_opening="\n")
 HY3 = ReasoningFormat("<think:opensource>", "</think:opensource>")
+
+
+@lru_cache(hunyuan.KNOWN_WORDS)
+def hy4(word: str) -> ReasoningFormat:
+    """The marks of a Hy4 with this word in its tags."""
+    return ReasoningFormat(f"<think{word}>", f"</think{word}>")
+
+
+HY4 = hy4("")
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "cohere": COMMAND,
     "cohere_command3": COMMAND,
@@ -139,6 +149,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     ),
     "hy3": HY3,
     "hy_v3": HY3,
+    "hy_v4": HY4,
     "kimi_k2": ReasoningFormat(
         "<think>", "</think>", starts_open=True, call_openings=kimi.OPENS
     ),
@@ -173,11 +184,16 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 }
 
 
-def find_format(told: ReasoningParser, template: object) -> ReasoningFormat | None:
-    """The format of a parser's name; `auto`: the first whose mark the template has."""
-    if told != AUTO:
-        return REASONING_FORMATS.get(told)
-    return _format_of(template_text(template))
+def find_format(
+    told: ReasoningParser, template: object, added_tokens: Collection[str] = ()
+) -> ReasoningFormat | None:
+    """The format of a parser's name; `auto`: the first whose mark the template has. The
+    tokenizer's `added_tokens` tell the words of marks that differ from model to model.
+    """
+    if told == AUTO:
+        return _format_of(template_text(template))
+    found = REASONING_FORMATS.get(told)
+    return hy4(hunyuan.word_among(added_tokens)) if found is HY4 else found
 
 
 @lru_cache(KNOWN_TEMPLATES)

@@ -57,6 +57,12 @@ class TextCodec:
         return frozenset(token for token, says in added if says.special)
 
     @cached_property
+    def added_tokens(self) -> frozenset[str]:
+        """The texts of tokens that were added to the vocabulary, as far as they are known."""
+        found = self.fast.get_added_tokens_decoder().values() if self.fast else ()
+        return frozenset(one.content for one in found)
+
+    @cached_property
     def vocabulary(self) -> TokenBytes:
         """The texts of single tokens."""
         return token_bytes_of(self.fast, self._token_text)
@@ -112,8 +118,7 @@ class TextCodec:
         """
         tokens, places = 0, range(0, len(text) if len(text) > LONG else 0, SLICE)
         for place in places:
-            part = text[place : place + SLICE]
-            tokens += len(self._encode(part, special_tokens=False))
+            tokens += len(self._encode(text[place : place + SLICE], special_tokens=False))
             if far_exceeds(tokens, most):
                 return True
         return False
@@ -139,10 +144,9 @@ class TextCodec:
             raise BadRequest(f"{why} cannot be truncated", "truncate_prompt_tokens") from error
 
     def _encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...]:
-        if self.pairs is not None:
-            tokens = self.pairs.encode(text, special_tokens=special_tokens)
-            if tokens is not None:
-                return tokens
+        pairs = self.pairs
+        if pairs and (found := pairs.encode(text, special_tokens=special_tokens)) is not None:
+            return found
         if self.fast is not None:
             batch = self.fast.encode_batch_fast([text], add_special_tokens=special_tokens)
             return tuple(batch[0].ids)
@@ -251,8 +255,7 @@ def _load(folder: Path) -> Tokenizer:
     if not folder.is_dir():
         raise OSError(f"{folder} is no folder")
     if (folder / "tokenizer.json").exists():
-        fast: Tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        return fast
+        return cast("Tokenizer", PreTrainedTokenizerFast.from_pretrained(folder))
     from transformers import AutoTokenizer  # takes seconds, and loads torch if it is installed
 
     return cast("Tokenizer", AutoTokenizer.from_pretrained(folder))
@@ -286,8 +289,7 @@ def token_ids_only() -> TextCodec:
 
 def text_codec(tokenizer: Tokenizer) -> TextCodec:
     """A codec that owns a transformers tokenizer, with truncation and padding turned off."""
-    fast = getattr(tokenizer, "backend_tokenizer", None)
-    if fast is not None:
+    if (fast := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         fast.no_truncation()
         fast.no_padding()
     return TextCodec(tokenizer, fast)

@@ -1,6 +1,6 @@
 """How one request's tool calls are parsed: chosen by its `tools` and by the model's dialect."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from api.tools.deltas import ToolCallStream
@@ -79,12 +79,13 @@ def tool_calling_of(
     messages: Sequence[Mapping[str, object]],
     *,
     formed: bool = False,
+    added_tokens: Collection[str] = (),
 ) -> ToolCalling:
     """Tool calling for an answer to these messages that may have calls. `formed`: an answer
-    without calls is constrained to JSON by a grammar. Raises WireError if the model's dialect
-    is unknown.
+    without calls is constrained to JSON by a grammar. `added_tokens` are the tokenizer's.
+    Raises WireError if the model's dialect is unknown.
     """
-    dialect = find_dialect(parser_name, template)
+    dialect = find_dialect(parser_name, template, added_tokens)
     past_ids = [name for one in messages for name in _calls_in(one)]
     if tools.mode == "required":
         parser = required_calls if tools.named is None else named_arguments(tools.named)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.reasoning.formats import REASONING_FORMATS, find_format
 from api.tools.dialects.invoke import SPACED, WORD
 from api.tools.dialects.kimi_elements import MARKERS, closing, opening
 from api.tools.dialects.known import DIALECTS, find_dialect
@@ -32,6 +33,17 @@ def element(name: str, *arguments: str) -> str:
     """A call as Kimi K3 has it."""
     inner = "".join(f"<|open|>argument key={one}{closing('argument')}" for one in arguments)
     return f'<|open|>call tool="{name}" index="1"<|sep|>{inner}{closing("call")}'
+
+
+def pair(key: str, value: str, word: str = "") -> str:
+    """An argument as Hy4 has it."""
+    key = f"<arg_key{word}>{key}</arg_key{word}>"
+    return f"{key}<arg_value{word}>{value}</arg_value{word}>"
+
+
+def hy4(*calls: str, word: str = "") -> str:
+    inner = "".join(f"<tool_call{word}>{one}</tool_call{word}>" for one in calls)
+    return f"<tool_calls{word}>{inner}</tool_calls{word}>"
 
 
 PLACE = '"city" type="string"<|sep|>Paris'
@@ -87,11 +99,30 @@ CALLS: list[tuple[str, str, str, list[Call]]] = [
         ],
     ),
 ]
+CALLS += [
+    (
+        "hy_v4",
+        f"So: {hy4('weather' + pair('city', 'Paris'), 'clock')}",
+        "So:",
+        [WEATHER, CLOCK],
+    ),
+    (
+        "hy_v4",
+        hy4(f"\nf\n{pair('a', '[1]')}\n{pair('b', ' <b> ')}\n").replace("><t", ">\n<t"),
+        "",
+        [("f", '{"a": [1], "b": " <b> "}', True)],
+    ),
+]
 BROKEN: list[tuple[str, str, str, list[Call]]] = [
     ("apertus", f"{PREFIX}[{OBJECTS}, 1]{SUFFIX}", f", 1]{SUFFIX}", [WEATHER, CLOCK]),
     ("apertus", f'{PREFIX}[{{"f": {{}}, "g": {{}}}}]', ', "g": {}}]', [("f", "{}", False)]),
 ]
 NO_CALLS = [
+    ("hy_v4", hy4()),
+    ("hy_v4", hy4("")),
+    ("hy_v4", hy4("a b")),
+    ("hy_v4", hy4("clock", word=":6124c78e")),
+    ("hy_v4", "<tool_call>clock</tool_call>"),
     *(
         ("kimi_k3", f"{SECTION}{inner}")
         for inner in ("", END_OF_SECTION, "<|open|>call<|sep|>")
@@ -132,6 +163,8 @@ def test_marks_that_may_be_special_tokens_are_read(name: str) -> None:
 PARTS = [
     *(PREFIX, SUFFIX, OBJECTS, '{"f": {}', "[", "]", "{", "}", ",", '"', "\n", " ", "<", "é"),
     *(TEXT, SECTION, END_OF_SECTION, element("clock"), element("weather", PLACE), *MARKERS),
+    *(hy4("weather" + pair("city", "Paris")), "<tool_calls>", "<tool_call>", "</tool_call>"),
+    *("</tool_calls>", pair("a", "1"), "<arg_key>", "</arg_value>"),
     *(DSML, END_OF_DSML, invoked("weather", CITY), f'<{SPACED}invoke name="f">', "clock", "1"),
 ]
 
@@ -146,7 +179,27 @@ def test_anything_at_all_is_read_alike_whole_and_in_pieces(
         assert whole.content == text
 
 
+def test_a_hy4s_tags_have_the_word_that_its_tokenizer_has() -> None:
+    added = ["<|hy_eos|>", "<think:6124c78e>", "<tool_call:6124c78e>", "<arg_key:x y>"]
+    dialect = find_dialect("hy_v4", None, added)
+    assert dialect
+    assert dialect is find_dialect("auto", TEMPLATES["hy_v4"], added)
+    word = ":6124c78e"
+    text = hy4("weather" + pair("city", "Paris", word), word=word)
+    assert read_alike(dialect.parser, text) == Read("", [WEATHER])
+    assert dialect.markers[:2] == ("<tool_calls:6124c78e>", "<tool_call:6124c78e>")
+    form = find_format("hy_v4", None, added)
+    assert form
+    assert form.marks == ("<think:6124c78e>", "</think:6124c78e>")
+    plain = {"<think>", "<tool_calls>"}
+    assert find_dialect("hy_v4", None, plain) is DIALECTS["hy_v4"]
+    assert find_format("hy_v4", None, plain) is REASONING_FORMATS["hy_v4"]
+    assert find_dialect("hy3", None, added) is DIALECTS["hy3"]
+    assert find_format("qwen3", None, added) is REASONING_FORMATS["qwen3"]
+
+
 TEMPLATES = {
+    "hy_v4": "{{ '<tool_calls:6124c78e>' }}{{ '<arg_key:6124c78e>' }}",
     "apertus": "{{- '<|tools_prefix|>[' -}}",
     "kimi_k3": "{{- '<|open|>tools<|sep|>' -}}",
     "deepseek_v41": f"{{{{ '<{SPACED}calls>' }}}}",

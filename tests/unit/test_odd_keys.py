@@ -15,8 +15,8 @@ from tests.unit.test_strict_calls import grammar_of, strict, walked
 KEYS = ("größe", "user.name", "filter[name]", "@type", "a b", "a=b", "x:y", "it's", "f(x)")
 SIGNS = ("a<b", "a>b", 'say "x"', " x ", "</arg_key>", "<b>", 'c">', "\nd")
 TAGGED = (
-    *("deepseek_v32", "deepseek_v41", "glm45", "hy3", "kimi_k3", "longcat", "minimax_m2"),
-    *("qwen3_coder", "seed_oss", "step3"),
+    *("deepseek_v32", "deepseek_v41", "glm45", "hy3", "hy_v4", "kimi_k3", "longcat"),
+    *("minimax_m2", "qwen3_coder", "seed_oss", "step3"),
 )
 COUNT = {"type": "integer", "minimum": 0, "maximum": 9}
 

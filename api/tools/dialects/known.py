@@ -1,6 +1,6 @@
 """All dialects by name, and the choice of the one that a chat template belongs to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -47,6 +47,7 @@ ToolCallParser = Literal[
     "hunyuan_a13b",
     "hy3",
     "hy_v3",
+    "hy_v4",
     "internlm",
     "jamba",
     "kimi_k2",
@@ -95,6 +96,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "hermes": hermes.HERMES,
     "hunyuan_a13b": listed.APRIEL,
     "hy3": hunyuan.HY3,
+    "hy_v4": hunyuan.HY4,
     "internlm": hermes.INTERNLM,
     "kimi_k2": kimi.KIMI,
     "kimi_k3": kimi_elements.KIMI_K3,
@@ -133,14 +135,19 @@ OTHER_NAMES: Mapping[str, str] = {
 """What vLLM calls its parsers of the same texts."""
 
 
-def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
+def find_dialect(
+    told: ToolCallParser, template: object, added_tokens: Collection[str] = ()
+) -> Dialect | None:
     """The given dialect, or else the one of the chat template; None: there is none.
 
-    A tokenizer may have several templates by name.
+    A tokenizer may have several templates by name. Its `added_tokens` tell the words of tags
+    that differ from model to model.
     """
-    if told != AUTO:
-        return DIALECTS[OTHER_NAMES.get(told, told)]
-    return _dialect_of(template_text(template))
+    if told == AUTO:
+        found = _dialect_of(template_text(template))
+    else:
+        found = DIALECTS[OTHER_NAMES.get(told, told)]
+    return hunyuan.hy4(hunyuan.word_among(added_tokens)) if found is hunyuan.HY4 else found
 
 
 @lru_cache(KNOWN_TEMPLATES)

@@ -1,4 +1,4 @@
-"""A Kimi K3 over HTTP: its tags are special tokens, and clients see none of them."""
+"""A Kimi K3 and a Hy4 over HTTP: their tags are special tokens, which clients do not see."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,4 +48,24 @@ async def test_an_answer_without_tools_is_text(stream: bool) -> None:
     plain = ANSWER.replace(SECTION, "")
     [choice] = heard(await client(plain).chat(max_tokens=500, stream=stream))
     assert summary(choice) == ("I look.", [], "stop")
+    assert choice["message"]["reasoning"] == "Hm."
+
+
+@pytest.mark.parametrize("word", ["", ":6124c78e"])
+async def test_the_tags_of_a_hy4_have_its_tokenizers_word(word: str) -> None:
+    names = ("think", "tool_calls", "tool_call", "arg_key", "arg_value")
+    tags = [f"<{slash}{name}{word}>" for name in names for slash in ("", "/")]
+    codec = special(*tags, end=tags[0])
+    _, end_of_think, *section, opens, closes, key, end_of_key, value, end_of_value = tags
+    call = f"{opens}weather{key}city{end_of_key}{value}Paris{end_of_value}{closes}"
+    answer = f"Hm.{end_of_think}{section[0]}{call}{section[1]}"
+
+    def script(_: Request, __: Leg) -> Sequence[Event]:
+        return says([*codec.encode(answer), EOS])
+
+    door = served(codec, context=2_000)
+    door = replace(door, reasoning_parser="hy_v4", tool_call_parser="hy_v4")
+    said = await Client(FakeDoor(script), door).chat(max_tokens=500, tools=TOOLS)
+    [choice] = heard(said)
+    assert summary(choice) == ("", CALLED, "tool_calls")
     assert choice["message"]["reasoning"] == "Hm."
