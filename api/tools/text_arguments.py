@@ -46,7 +46,8 @@ class TextArguments:
     `end` follows the value. `behind_json` replaces `behind` for values that cannot be text, if
     set; where it has `TYPES`, there are the `type_names` of the value's types. `line` is what
     parsers drop on both sides of a text; it is not written. `tokens` are the parts of markers
-    that may be special tokens. `spell_key` writes a key.
+    that may be special tokens. `spell_key` writes a key. With `behind_name`, the key comes
+    again behind `end`, and this after it.
     """
 
     before: str
@@ -57,6 +58,7 @@ class TextArguments:
     tokens: tuple[str, ...] = ()
     type_names: Mapping[type, str] | None = None
     spell_key: Callable[[str], str] = as_written
+    behind_name: str | None = None
 
     def of(self, schema: Schema) -> Format:
         """The arguments that the schema names, in its order, or any arguments if the schema is
@@ -69,7 +71,8 @@ class TextArguments:
             other = plain.get("additionalProperties")
             value = self._value(other, root) if other else self._anything()
             key = seq(*self._spelled(self.before), Regex(ANY_KEY))
-            return Repeated(*numbers_of(plain), seq(*key.elements, value))
+            argument = seq(*key.elements, value, *self._again(Regex(ANY_KEY)))
+            return Repeated(*numbers_of(plain), argument)
         named, needed = members_of(plain), required_of(plain)
         written = format_each(named, lambda key, one: self._one(key, one, root))
         ways = (one if key in needed else Optional(one) for key, one in written.items())
@@ -86,9 +89,13 @@ class TextArguments:
     def _one(self, key: str, schema: object, root: Schema) -> Format:
         if (text := input_as_text(root)) is not None:
             begin = f"{self.before}{self.spell_key(key)}{self.behind}{self.line}"
-            return self._tag(begin, text, self.line)
+            return seq(self._tag(begin, text, self.line), *self._again(ConstString(key)))
         before = self._spelled(f"{self.before}{self.spell_key(key)}")
-        return seq(*before, self._value(schema, root))
+        return seq(*before, self._value(schema, root), *self._again(ConstString(key)))
+
+    def _again(self, key: Format) -> tuple[Format, ...]:
+        """What comes behind the end of an argument with this key."""
+        return () if self.behind_name is None else (key, ConstString(self.behind_name))
 
     def _value(self, schema: object, root: Schema) -> Format:
         types = accepted_types(schema, root)

@@ -50,7 +50,7 @@ TEMPLATES = {
 }
 AS_TEXT = {
     *("deepseek_v32", "deepseek_v41", "functiongemma", "gemma4", "glm45", "glm47", "hy3"),
-    *("hy_v4", "kimi_k3", "minimax_m2", "qwen3_coder", "seed_oss", "step3"),
+    *("hy_v4", "kimi_k3", "minimax_m2", "minimax_m3", "qwen3_coder", "seed_oss", "step3"),
 }
 FAMILIES = [(name, one) for name in WRITING for one in TEMPLATES.get(name, [""])]
 SAMPLES = 40

@@ -32,7 +32,7 @@ BARE, UNHELD = ("llama3_json", "llama4_pythonic", "pythonic"), ("openai", "xlam"
 TOGETHER = {
     *((name, "") for name in ("apertus", "apriel", "cohere", "deepseek_v3", "deepseek_v31")),
     *((name, "") for name in ("deepseek_v41", "granite", "hunyuan_a13b", "hy3", "kimi_k2")),
-    *((name, "") for name in ("hy_v4", "kimi_k3", "lfm2", "minimax_m2")),
+    *((name, "") for name in ("hy_v4", "kimi_k3", "lfm2", "minimax_m2", "minimax_m3")),
     *((name, "") for name in ("mistral", "nemotron", "olmo3", "step3")),
     ("phi4_mini_json", ""),
     *(("deepseek_v32", template) for template in ("", "function_calls")),

@@ -17,6 +17,7 @@ from api.tools.dialects import (
     kimi_elements,
     listed,
     llama,
+    minimax_m3,
     mistral,
     pythonic,
     qwen_coder,
@@ -60,6 +61,7 @@ ToolCallParser = Literal[
     "longcat",
     "mimo",
     "minimax_m2",
+    "minimax_m3",
     "mistral",
     "nemotron",
     "olmo3",
@@ -79,6 +81,7 @@ AUTO: ToolCallParser = "auto"
 KNOWN_TEMPLATES = 32  # templates whose dialect is cached: each is searched once
 
 DIALECTS: Mapping[str, Dialect] = {
+    "minimax_m3": minimax_m3.MINIMAX_M3,  # whose tags are those of others, behind a mark
     "apertus": apertus.APERTUS,
     "apriel": listed.APRIEL,
     "cohere": listed.COMMAND,

@@ -53,7 +53,7 @@ class TypedArguments:
         text = yield from until_outside_strings(end) if is_json else until(end)
         if lines:
             text = text.removeprefix("\n").removesuffix("\n")
-        self.out.add_arguments(before + _value(text, types))
+        self.out.add_arguments(before + json_value_of(text, types))
 
     def end(self) -> None:
         """There are no more arguments."""
@@ -89,7 +89,7 @@ def stream_string(out: ParserOutput, end: str, line: str = "") -> Steps:
     out.add_arguments(_inside(out.held.removesuffix(end).removesuffix(line)) + '"')
 
 
-def _value(text: str, types: JsonTypes) -> str:
+def json_value_of(text: str, types: JsonTypes) -> str:
     """A value of these types as JSON. JSON stays as it is; where no string is accepted, a
     Python literal is converted, as some templates show those. Anything else is a string, and so
     is a value of another type if strings are accepted.
