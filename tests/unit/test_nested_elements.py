@@ -129,3 +129,12 @@ def test_its_templates_are_known() -> None:
     template = "{% set ns = ']<]minimax[>[' %}{{ ns ~ '<tool_call>' }}"
     assert find_dialect("auto", template) is DIALECTS["minimax_m3"]
     assert "minimax_m3" in claims(template)
+
+
+def test_references_may_lead_in_circles() -> None:
+    again = {"$ref": "#/$defs/tree"}
+    tree = {"anyOf": [again, again, POINT], "allOf": [again, again]}
+    schema = {"$defs": {"tree": tree}, "properties": {"tree": again}}
+    given = call("plant", tag("tree", tag("x", "1") + tag("y", "2")))
+    [(_, told, whole)] = read(PARSER, [OPENS + given], offered([tool("plant", schema)])).calls
+    assert (json.loads(told), whole) == ({"tree": {"x": 1, "y": "2"}}, True)

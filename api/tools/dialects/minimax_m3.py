@@ -138,17 +138,21 @@ class Reading:
         items: object = next((part["items"] for part in parts if "items" in part), {})
         return f"[{', '.join(self._value(inner, items) for inner in one.inner)}]"
 
-    def _parts(self, schema: object, deep: int = 0) -> Sequence[Schema]:
-        """The schema and those that it refers to, and its alternatives."""
-        if not isinstance(schema, Mapping) or deep > DEEPEST:
-            return ()
-        found = resolve_reference(schema, self.root)
-        inner = [] if found is schema else [*self._parts(found, deep + 1)]
-        for key in (*SEVERAL, "allOf"):
-            several = schema.get(key)
-            for one in several if isinstance(several, list) else ():
-                inner += self._parts(one, deep + 1)
-        return [schema, *inner]
+    def _parts(self, schema: object) -> Sequence[Schema]:
+        """The schema, those that it refers to, and their parts, each once: references may lead
+        in circles.
+        """
+        parts, seen, waiting = list[Schema](), set[int](), [schema]
+        while waiting:
+            one = waiting.pop()
+            if not isinstance(one, Mapping) or id(one) in seen:
+                continue
+            seen.add(id(one))
+            parts.append(one)
+            several = (one.get(key) for key in (*SEVERAL, "allOf"))
+            inner = [each for some in several if isinstance(some, list) for each in some]
+            waiting += [*reversed(inner), resolve_reference(one, self.root)]
+        return parts
 
 
 def _are_items(one: Element) -> bool:
