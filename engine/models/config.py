@@ -144,7 +144,8 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         _refuse_activation(fields["activation"])
         return msgspec.convert(_with_layers(given, fields), ModelConfig)
     except KeyError as error:
-        raise UnusableCheckpoint(f"config.json: {error.args[0]} is missing") from error
+        why = wrong_number(raw) or f"{error.args[0]} is missing"
+        raise UnusableCheckpoint(f"config.json: {why}") from error
     except (TypeError, ValueError, ArithmeticError, msgspec.ValidationError) as error:
         why = wrong_number(raw) or refused_number(raw, error)
         raise UnusableCheckpoint(f"config.json: {why}") from error

@@ -37,10 +37,13 @@ def _mistral4_today(raw: Raw) -> Raw:
     """Configs say which share of a whole head turns; our heads are the turned part alone."""
     raw = _with_rope(raw, factor=128.0, trained=8192, theta=1e4)
     rope = dict(said_of_rope(raw))
-    turned, share = raw["qk_rope_head_dim"], rope.pop("partial_rotary_factor", None)
-    whole = raw["qk_nope_head_dim"] + turned
-    if share is not None and int(whole * share) != turned:
-        raise ValueError(f"partial_rotary_factor {share} of {whole} dimensions is not {turned}")
+    turned, plain = raw["qk_rope_head_dim"], raw["qk_nope_head_dim"]
+    share = rope.pop("partial_rotary_factor", None)
+    if share is not None and int((plain + turned) * share) != turned:
+        raise ValueError(
+            f"partial_rotary_factor {share} is not the share of qk_rope_head_dim {turned} "
+            f"beside qk_nope_head_dim {plain}"
+        )
     return {**raw, "rope_parameters": rope}
 
 
