@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Any
 
 from api.reasoning.reader import Split
+from api.reasoning.turning import TurningReader
 from api.tools.dialects.harmony import (
     CHANNEL,
     ENDS,
@@ -48,23 +49,13 @@ class _Section(Enum):
 
 
 @dataclass(slots=True)
-class ChannelReader:
-    """Splits an answer in Harmony format. `starts_open`: it begins within reasoning, which is
-    left out unless `include_reasoning`.
-    """
+class ChannelReader(TurningReader):
+    """Splits an answer in Harmony format."""
 
-    starts_open: bool = False
-    include_reasoning: bool = True
-    found_reasoning: bool = field(init=False)
-    content_start: int = 0
-    plain: bool = False  # the rest is content without headers
     _place: _Section = field(init=False)
-    _num_read: int = 0  # characters
-    _has_content: bool = False
-    _held: str = ""  # an incomplete header, or what may become a mark
 
     def __post_init__(self) -> None:
-        self.found_reasoning = self.starts_open
+        TurningReader.__post_init__(self)
         self._place = _Section.REASONING if self.starts_open else _Section.HEADER
 
     @property
@@ -102,11 +93,6 @@ class ChannelReader:
         if self._place is _Section.REASONING:
             return (held if self.include_reasoning else ""), ""
         return "", held
-
-    def _begin_content(self, content: str, rest: str) -> None:
-        """Note where the first content begins: with the `rest`, or just before it."""
-        if content and not self._has_content:
-            self._has_content, self.content_start = True, self._num_read - len(rest)
 
     def _header(self, text: str) -> Split:
         """The content that a header stands for, and what follows; held until it is whole."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from api.reasoning.reader import Split
+from api.reasoning.turning import TurningReader
 from api.tools.dialects.kimi_elements import (
     MESSAGE,
     RESPONSE,
@@ -51,23 +52,13 @@ _TAGS = {place: re.compile("|".join(map(re.escape, tags))) for place, tags in _A
 
 
 @dataclass(slots=True)
-class ElementReader:
-    """Splits an answer in elements. `starts_open`: it begins within reasoning, which is left
-    out unless `include_reasoning`.
-    """
+class ElementReader(TurningReader):
+    """Splits an answer in elements; `plain` stays false, as tags may come at any time."""
 
-    starts_open: bool = False
-    include_reasoning: bool = True
-    found_reasoning: bool = field(init=False)
-    content_start: int = 0
-    plain: bool = False  # tags may come at any time
     _place: _Element = field(init=False)
-    _num_read: int = 0  # characters
-    _has_content: bool = False
-    _held: str = ""  # what may become a tag
 
     def __post_init__(self) -> None:
-        self.found_reasoning = self.starts_open
+        TurningReader.__post_init__(self)
         self._place = _Element.REASONING if self.starts_open else _Element.TEXT
 
     @property
@@ -111,8 +102,3 @@ class ElementReader:
         if tag:
             self._place = _AFTER[self._place][tag]
         self.found_reasoning = self.found_reasoning or not self.over
-
-    def _begin_content(self, content: str, rest: str) -> None:
-        """Note where the first content begins, which the `rest` begins with."""
-        if content and not self._has_content:
-            self._has_content, self.content_start = True, self._num_read - len(rest)
