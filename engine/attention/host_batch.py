@@ -9,8 +9,10 @@ from torch import Tensor
 from engine.attention.kv_memory import KvMemory
 from engine.attention.latents import HostChunk, LatentPart, LatentSizes, Run, divide
 from engine.attention.paged import Span, SpanAttention
+from engine.attention.recurrence import SpanRecurrence
 from engine.attention.rotation import Rotation
 from engine.kernels.contract import HeadNorms, Latents
+from engine.kernels.delta_net import DeltaInputs, DeltaWeights
 from engine.kernels.style import AttentionStyle
 
 LEAST_EXPANDED = 32  # tokens: fewer gain nothing over latents
@@ -27,7 +29,7 @@ class AttentionBatch:
         self.positions, self.slots = self._places(spans)
         self.entered = [block for span in spans for block in span.entered(size)]
         self._attention = SpanAttention(memory, singles, chunks)
-        self._spans = singles, chunks
+        self._spans, self._recurrence = (singles, chunks), SpanRecurrence(singles, chunks)
         self._latent_parts: Sequence[LatentPart] | None = None
 
     def renew(self, singles: Sequence[Span]) -> None:
@@ -84,6 +86,10 @@ class AttentionBatch:
             return LatentPart(run.rows, expanded=HostChunk(self.memory, ours[0]))
         absorbed = SpanAttention(self.memory, singles[: run.singles], ours)
         return LatentPart(run.rows, absorbed)
+
+    def delta_net(self, layer: int, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+        """See Batch."""
+        return self._recurrence.delta_net(self.memory.states(layer), weights, inputs)
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """See Batch."""

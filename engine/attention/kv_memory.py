@@ -9,6 +9,10 @@ part of it is contiguous too, so that a node with other heads can read just its 
 rows of `width`, the memory is written token by token; viewed as rows of `token * width`, it is
 gathered head by head into the [sequence, head, position, width] that attention needs, without
 a second copy.
+
+A model may keep a state of fixed size for each sequence beside its KV. That lies in blocks of
+the same memory, some for each sequence, each of which holds the states of a few layers. So
+whatever is done with blocks (leases, copies, checksums) is done with states.
 """
 
 from collections.abc import Sequence
@@ -20,7 +24,27 @@ from torch import Tensor
 from engine.api import KvRegion
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels
+from engine.kernels.delta_net import DeltaShape, LayerStates
 from engine.kernels.stored import copyable, take, to_stored
+
+ALIGNMENT = 64  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """What a sequence keeps beside its KV: in each of `layers`, a state of a `net`."""
+
+    layers: int
+    net: DeltaShape
+
+    @property
+    def layer_bytes(self) -> int:
+        """The bytes of one layer's state, in float32, and aligned."""
+        return -(-self.net.numbers * torch.float32.itemsize // ALIGNMENT) * ALIGNMENT
+
+    def blocks(self, block_bytes: int) -> int:
+        """How many blocks one sequence's state takes; a block has to hold a layer's."""
+        return -(-self.layers // (block_bytes // self.layer_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +52,8 @@ class KvShape:
     """The KV of one token: in each layer and for each head, `parts` rows of `width` numbers.
 
     The value is the first `value_width` numbers of the last part's row; None: all of them.
-    Numbers are `stored` in this type; None: in that of the model's computing.
+    Numbers are `stored` in this type; None: in that of the model's computing. Each sequence has
+    a `state` beside that, if the model keeps one.
     """
 
     layers: int
@@ -37,6 +62,7 @@ class KvShape:
     parts: int = 2
     value_width: int | None = None
     stored: torch.dtype | None = None
+    state: StateShape | None = None
 
     @property
     def numbers(self) -> int:
@@ -104,6 +130,26 @@ class KvMemory:
     def bytes_of_blocks(self) -> Tensor:
         """All of it as bytes, [block, bytes]."""
         return self.block_rows.view(self.num_blocks, -1).view(torch.uint8)
+
+    @property
+    def state_blocks(self) -> int:
+        """How many blocks a sequence takes for what it keeps beside KV."""
+        state = self.shape.state
+        return 0 if state is None else state.blocks(self.regions[0].block_bytes)
+
+    def states(self, layer: int) -> LayerStates:
+        """Where the states of `layer` lie, counted among the layers that have one."""
+        state, numbers = self.shape.state, self.bytes_of_blocks.view(torch.float32)
+        assert state is not None, "a model with states"
+        net, size = state.net, state.layer_bytes // torch.float32.itemsize
+        place, at = divmod(layer, numbers.shape[1] // size)
+        ours = numbers[:, at * size : at * size + net.numbers]
+        memory, inputs = ours.split((net.keys_times_values, net.taps * net.channels), 1)
+        return LayerStates(
+            memory.unflatten(1, (net.value_heads, net.key_width, net.value_width)),
+            inputs.unflatten(1, (net.taps, net.channels)),
+            place,
+        )
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Overwrite some blocks with zeros."""

@@ -30,14 +30,15 @@ SHORT = 512
 class Span:
     """Part of a sequence: `length` tokens from `start`, which attend to all up to themselves.
 
-    `blocks` hold the KV of the sequence up to the end of this part, at least. `adapter` is the
-    number of its LoRA adapter.
+    `blocks` hold the KV of the sequence up to the end of this part, at least, and those of
+    `state` what it keeps beside KV. `adapter` is the number of its LoRA adapter.
     """
 
     start: int
     length: int
     blocks: Sequence[int]
     adapter: int | None = None
+    state: Sequence[int] = ()
 
     def entered(self, block_size: int) -> Sequence[int]:
         """The block, if any, that this part is the first to write to but does not fill."""

@@ -1,0 +1,83 @@
+"""The layers of a batch that keep a state, in plain torch: the twin of the kernels.
+
+Tokens are laid out as for attention (engine/attention/paged.py): first the sequences with one
+token each, which are computed together, then the chunks, each in pieces.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.attention.paged import Span
+from engine.kernels.delta_net import (
+    DeltaInputs,
+    DeltaWeights,
+    LayerStates,
+    chunk,
+    convolve,
+    gate_and_norm,
+    heads_of,
+    step,
+)
+
+TOKENS_AT_ONCE = 64
+
+
+class SpanRecurrence:
+    """Gated delta nets over some spans, `singles` of one token first."""
+
+    def __init__(self, singles: Sequence[Span], chunks: Sequence[Span]) -> None:
+        self._singles, self._chunks = singles, chunks
+
+    def delta_net(
+        self, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs
+    ) -> Tensor:
+        """See Batch in engine/attention/batch.py."""
+        first, parts = len(self._singles), list[Tensor]()
+        if first:
+            parts.append(self._step(states, weights, DeltaInputs(*_rows(inputs, 0, first))))
+        for span in self._chunks:
+            ours = DeltaInputs(*_rows(inputs, first, span.length))
+            parts.append(_through(span, states, weights, ours))
+            first += span.length
+        return gate_and_norm(weights, torch.cat(parts), inputs.mixed)
+
+    def _step(self, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+        """One token of each single: [singles, value_heads, value_width]."""
+        device = inputs.mixed.device
+        blocks = torch.tensor([one.state[states.place] for one in self._singles], device=device)
+        goes_on = torch.tensor([one.start > 0 for one in self._singles], device=device)
+        before = states.inputs[blocks].where(goes_on[:, None, None], 0)
+        memory = states.memory[blocks].where(goes_on[:, None, None, None], 0)
+        new = inputs.mixed[:, None, : weights.shape.channels]
+        heads = heads_of(weights, convolve(weights, before, new)[:, 0], inputs.rates)
+        read, memory = step(heads, memory)
+        states.memory[blocks] = memory
+        states.inputs[blocks] = torch.cat((before[:, 1:], new.float()), 1)
+        return read
+
+
+def _through(
+    span: Span, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs
+) -> Tensor:
+    """All tokens of a chunk: [tokens, value_heads, value_width]."""
+    block = span.state[states.place]
+    before, memory = states.inputs[block], states.memory[block]
+    if not span.start:
+        before, memory = torch.zeros_like(before), torch.zeros_like(memory)
+    new = inputs.mixed[:, : weights.shape.channels]
+    heads = heads_of(weights, convolve(weights, before, new), inputs.rates)
+    parts = list[Tensor]()
+    for first in range(0, span.length, TOKENS_AT_ONCE):
+        some = type(heads)(*(one[first : first + TOKENS_AT_ONCE] for one in heads))
+        read, memory = chunk(some, memory)
+        parts.append(read)
+    states.memory[block] = memory
+    states.inputs[block] = torch.cat((before, new.float()))[span.length :]
+    return torch.cat(parts)
+
+
+def _rows(inputs: DeltaInputs, first: int, count: int) -> tuple[Tensor, Tensor]:
+    mixed, rates = (one[first : first + count] for one in inputs)
+    return mixed, rates
