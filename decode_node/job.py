@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.generator import Leg, StageEvent
+from api.generator import FailedEvent, Leg, StageEvent
 from api.node_logprobs import unpack
+from engine.errors import EngineError
 from engine.request import Logprobs, Request, first_token_digest, tokens_digest
 from kv_transfer.api import Sealed
 from kv_transfer.ticket import KvTicket
@@ -61,3 +62,8 @@ def first_token(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[
 def urgency(job: DecodeJob) -> tuple[int, float]:
     """Sort key: lower goes first."""
     return job.request.priority, job.since - job.leg.waited_s
+
+
+def refused(error: EngineError) -> FailedEvent:
+    """The end of a job that no engine takes."""
+    return FailedEvent(str(error), retryable=False, param=error.param)

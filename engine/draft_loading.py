@@ -32,6 +32,7 @@ from engine.settings import (
     read_speculative_config,
 )
 from engine.sizing import kv_shape_of
+from engine.state_settings import keeps_state
 from engine.stepping.draft_model import ModelDrafter
 from engine.stepping.head_drafter import HeadDrafter
 from engine.torch_engine import TorchEngine
@@ -185,6 +186,8 @@ def _load(
     if is_encoder(checkpoint.config) or not generates(checkpoint.config):
         raise UnusableCheckpoint(f"{config.model} does not generate text")
     shape = read_config(checkpoint, config.model_impl)
+    if keeps_state(shape):
+        raise UnusableCheckpoint(f"{config.model} keeps a state, which no draft may change")
     if not _same_vocabulary(target.folder, checkpoint.folder):
         log.warning(
             "%s %s: its tokens are not those of the model, so hardly a draft will be right",

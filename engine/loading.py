@@ -34,6 +34,7 @@ from engine.settings import LORA_FLAG, EngineConfig
 from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
 from engine.sizing import batch_tokens, limits_of, max_len_of
+from engine.state_settings import settings_for
 from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
@@ -123,6 +124,7 @@ def _decoder_engine(
     prepare_torch(threads_of(config))
     source, device = Source.read(config, checkpoint), device_of(config, 0)
     shape = source.shape
+    config = settings_for(config, shape, dtype_of(config, checkpoint))
     opened = OpenDevice.of(config, str(device), accelerator, transfer_bytes)
     dtype, limits = dtype_of(config, checkpoint), limits_of(config, shape, device)
     max_len = max_len_of(config, shape)
@@ -152,6 +154,7 @@ def _decoder_engine(
         *(kv.layers, kv.parts, kv.width),
         made_of=parts,
         adapters=tuple(one.name for one in source.adapters),
+        state_blocks=memory.state_blocks,
     )
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler, runner=runner)
     if opened is not None:

@@ -138,6 +138,7 @@ def load_part(
     log_quantization(config, place)
     kv = kv_shape_of(model, config)
     block_bytes = config.block_size * kv.token_bytes(dtype)
+    state = 0 if kv.state is None else kv.state.blocks(block_bytes)
 
     def memory_of(blocks: int) -> KvMemory:
         return KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
@@ -148,7 +149,7 @@ def load_part(
     if draft is not None:
         block_bytes += draft.block_bytes
         sized.append(SizedModel(draft.model, draft.memory_of, draft.limits))
-    blocks = _num_blocks(config, max_len, block_bytes, device, opened, sized)
+    blocks = _num_blocks(config, max_len, (block_bytes, state), device, opened, sized)
     if group is not None:
         blocks = group.all_reduce_min(blocks)
     if opened is not None:
@@ -159,13 +160,16 @@ def load_part(
 def _num_blocks(
     config: EngineConfig,
     max_len: int,
-    block_bytes: int,
+    sizes: tuple[int, int],
     device: torch.device,
     opened: OpenDevice | None,
     sized: Sequence[SizedModel],
 ) -> int:
-    """KV blocks: what a device has room for beside these models, or what the host has."""
+    """KV blocks: what a device has room for beside these models, or what the host has.
+
+    `sizes` are the bytes of a block, and the blocks of a sequence's state.
+    """
     found = None if opened is None else opened.num_blocks(sized)
     if found is None:
-        return num_blocks(config, max_len, block_bytes, device)
-    return check_fits(found, config, max_len, found * block_bytes)
+        return num_blocks(config, max_len, *sizes, device)
+    return check_fits(found, config, max_len, sizes[1], found * sizes[0])

@@ -62,24 +62,35 @@ def max_len_of(config: EngineConfig, shape: ModelShape) -> int:
 
 
 def num_blocks(
-    config: EngineConfig, max_len: int, block_bytes: int, device: torch.device
+    config: EngineConfig,
+    max_len: int,
+    block_bytes: int,
+    state_blocks: int,
+    device: torch.device,
 ) -> int:
     """KV blocks: enough for every seat at full length, or as many as fit into the memory, which
     must have room for one such sequence.
     """
-    per_sequence = -(-max_len // config.block_size)
+    per_sequence = blocks_of_longest(config, max_len, state_blocks)
     budget = config.kv_cache_memory_bytes
     if budget is None:
         budget = int(_free_memory_bytes(device) * KV_SHARE_OF_FREE_MEMORY)
         if device.type == "cpu":
             budget //= config.tensor_parallel_size
     blocks = min(per_sequence * config.max_num_seqs, budget // block_bytes)
-    return check_fits(blocks, config, max_len, budget)
+    return check_fits(blocks, config, max_len, state_blocks, budget)
 
 
-def check_fits(blocks: int, config: EngineConfig, max_len: int, budget: int) -> int:
+def blocks_of_longest(config: EngineConfig, max_len: int, state_blocks: int) -> int:
+    """Blocks of a sequence of full length, and of its state."""
+    return -(-max_len // config.block_size) + state_blocks
+
+
+def check_fits(
+    blocks: int, config: EngineConfig, max_len: int, state_blocks: int, budget: int
+) -> int:
     """`blocks`, if one sequence of full length fits in them; raises UnusableCheckpoint."""
-    if blocks < (needed := -(-max_len // config.block_size)):
+    if blocks < (needed := blocks_of_longest(config, max_len, state_blocks)):
         raise UnusableCheckpoint(
             f"{budget} bytes of KV hold {blocks} blocks of --block-size {config.block_size} "
             f"tokens, one sequence of --max-model-len {max_len} needs {needed}"

@@ -69,6 +69,7 @@ class TorchEngine:
             info.block_size,
             seed=info.fingerprint,
             prefix_cache=info.prefix_cache,
+            blocks_per_state=memory.state_blocks,
         )
         scheduler = Scheduler(SequenceManager(blocks, limits))
         sampler = Sampler(decoder.config.vocab_size, native=memory.kernels)
@@ -186,7 +187,7 @@ class TorchEngine:
 
     def blocks(self, request_id: RequestId) -> Seq[int]:
         """See Engine."""
-        return tuple(self.scheduler.find(request_id).blocks)
+        return self.scheduler.find(request_id).all_blocks
 
     def release(self, request_id: RequestId) -> None:
         """See Engine."""

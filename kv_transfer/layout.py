@@ -1,5 +1,6 @@
 """The layout of a node's KV, and which layouts can be read. Torch-free; sent on the wire."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -22,6 +23,8 @@ class KvLayout(msgspec.Struct, frozen=True):
     `kv_heads` are the model's, divided among the ranks (`heads_of`). `parts` is 2 for keys and
     values, or 1 for latents, which every rank has. `block_bytes` has the size of a block in
     each rank's region. Fields that are not given are 1: a block is then just a range of tokens.
+    The last `state_blocks` of a sequence hold something else, which cannot be divided: only
+    nodes with the very same layout can exchange it.
     """
 
     dtype: str
@@ -33,6 +36,7 @@ class KvLayout(msgspec.Struct, frozen=True):
     parts: Count = 1
     head_dim: Count = 1
     version: int = VERSION
+    state_blocks: Annotated[int, Meta(ge=0, le=MOST)] = 0
 
     def heads_of(self, rank: int) -> range:
         """The heads of a rank; if there are more ranks than heads, several have the
@@ -75,6 +79,8 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     for name in EQUAL:
         if getattr(theirs, name) != getattr(ours, name):
             return _told(name, theirs, ours)
+    if theirs.state_blocks or ours.state_blocks:
+        return _first_told(("block_size", RANKS, "block_bytes", "state_blocks"), theirs, ours)
     small, large = sorted((theirs.block_size, ours.block_size))
     if large % small:
         return _told("block_size", theirs, ours)
@@ -85,6 +91,11 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     if not (row and _is_made_of(row, theirs) and _is_made_of(row, ours)):
         return _told("block_bytes", theirs, ours)
     return None
+
+
+def _first_told(names: Iterable[str], theirs: KvLayout, ours: KvLayout) -> Difference:
+    told = (_told(name, theirs, ours) for name in names)
+    return next(one for one in told if one[1] != one[2])
 
 
 def _told(name: str, theirs: KvLayout, ours: KvLayout) -> Difference:

@@ -23,6 +23,7 @@ def layout_of(engine: Engine) -> KvLayout:
         layers=info.kv_layers,
         parts=info.kv_parts,
         head_dim=info.head_dim,
+        state_blocks=info.state_blocks,
     )
 
 

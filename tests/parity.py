@@ -34,6 +34,10 @@ Tests with random weights do not cover the value range of a published model. Gem
 GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run
 them in bfloat16.
 
+Qwen3-Next and Qwen3.5 keep a state in most of their layers, which is handed over with the KV.
+They run without a prefix cache, without drafts and on one rank
+([why](../decisions/0105-states-in-kv-blocks.md)).
+
 Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
 is loaded; a request with an image is refused. Where each token has three positions (m-rope),
 those of text are equal, so a text has the plain rotary embedding.
@@ -79,8 +83,8 @@ These models were compared like the families above, in float32, in chunks: 64 gr
 after five prompts of 1 to 75 tokens, and the logits of the longest prompt.
 """
 REFUSED_HEAD = """
-These models are refused, like all others that keep more state than keys and values, or that
-use their own kind of attention:
+These models are refused, like all others that our own code does not run, and that keep more
+state than keys and values, or use their own kind of attention:
 """
 
 

@@ -1,5 +1,5 @@
-"""The gated delta net (Yang, Kautz and Hatamizadeh 2025): a layer that has a state of fixed size
-in place of keys and values.
+"""The gated delta net (Yang, Kautz and Hatamizadeh 2025): a layer that has a state of fixed
+size in place of keys and values.
 
 Each value head has a state S [key_width, value_width]. A token with query q, key k, value v,
 decay a and rate b changes and reads it:
@@ -11,8 +11,8 @@ Queries and keys are scaled to length 1, and queries divided by the root of thei
 heads share keys in groups, as in grouped-query attention. What was read is normed by head and
 multiplied by silu of a gate.
 
-`chunk` computes many tokens at once, as the paper's section 3.3 does: the u of all of them solve
-one triangular system. These are the twins of the kernels.
+`chunk` computes many tokens at once, as the paper's section 3.3 does: the u of all of them
+solve one triangular system. These are the twins of the kernels.
 """
 
 from dataclasses import dataclass

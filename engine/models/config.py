@@ -11,9 +11,9 @@ import msgspec
 from engine.checkpoints.packing import Packing, read_packing
 from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
 from engine.models.config_numbers import refused_number, wrong_number
-from engine.models.expert_config import ExpertConfig, LatentConfig
+from engine.models.expert_config import DeltaConfig, ExpertConfig, LatentConfig
 from engine.models.families import FAMILIES, LIST
-from engine.models.family import FULL, SLIDING, Family, generates
+from engine.models.family import FULL, LINEAR, SLIDING, Family, generates
 from engine.models.rope_config import (
     EVERY,
     Halves,
@@ -30,14 +30,16 @@ Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that differ between layers.
 
-    `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts.
-    Keys and values in KV memory are `key_scale` and `value_scale` times smaller than they were
-    in training (engine/models/kv_scales.py).
+    `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts;
+    `recurrent`: it has a delta net in place of attention, and no KV. Keys and values in KV
+    memory are `key_scale` and `value_scale` times smaller than they were in training
+    (engine/models/kv_scales.py).
     """
 
     window: Size | None = None
     rope: Rope | None = None
     sparse: bool = False
+    recurrent: bool = False
     key_scale: float = 1.0
     value_scale: float = 1.0
 
@@ -63,8 +65,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     `unused_names`: what names of such tensors begin with in families whose heads are not
     loaded. `draft_head`: the model has one, the first of these layers, or another checkpoint's
     that reads what goes into the layers `draft_inputs`. With `latent`,
-    attention is over latents, whose rotated part is `head_dim` wide. `packing` says how the
-    checkpoint stores quantized weights, if it does.
+    attention is over latents, whose rotated part is `head_dim` wide. `gated_attention`: what
+    heads read is multiplied by gates, whose weights are in `q_proj`, behind each head's query.
+    `delta` has the sizes of recurrent layers. `packing` says how the checkpoint stores
+    quantized weights, if it does.
     """
 
     vocab_size: Size
@@ -97,6 +101,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     query_scaling: QueryScaling | None = None
     experts: ExpertConfig | None = None
     latent: LatentConfig | None = None
+    gated_attention: bool = False
+    delta: DeltaConfig | None = None
     prediction_layers: int = 0
     draft_head: bool = False
     draft_inputs: tuple[int, ...] = ()
@@ -111,6 +117,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         for rope in self.ropes:
             if rope.rotary_dim > self.head_dim:
                 raise ValueError(f"{rope.rotary_dim} of {self.head_dim} dimensions to rotate")
+        if not self.kv_layers:
+            raise ValueError("no layer attends to anything")
 
     @property
     def num_layers(self) -> int:
@@ -120,7 +128,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_layers(self) -> int:
         """The layers that have KV: the draft head's is behind the others."""
-        return self.num_layers + self.draft_head
+        return self.num_layers - self.recurrent_layers + self.draft_head
+
+    @property
+    def recurrent_layers(self) -> int:
+        """The layers that have a state in place of KV."""
+        return sum(layer.recurrent for layer in self.layers)
 
     @property
     def scales_kv(self) -> bool:
@@ -215,7 +228,8 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         rope["rotary_dim"] != whole for rope in ropes.values()
     ):
         raise ValueError(f"partial_rotary_factor is not supported with {raw['model_type']}")
-    if unknown := {*kinds} - {SLIDING, FULL}:
+    known = {FULL, LINEAR if fields.get("delta") else SLIDING}
+    if unknown := {*kinds} - known:
         raise ValueError(f"layer_types {', '.join(sorted(unknown))} are not supported")
     if not len(kinds) == len(rotated) == raw["num_hidden_layers"]:
         said = f"{len(kinds)} layer_types, {len(rotated)} of no_rope_layers"
@@ -227,9 +241,10 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         {
             "window": window if kind == SLIDING else None,
             "rope": {**(ropes.get(kind) or ropes[EVERY]), "interleaved": interleaved}
-            if turned
+            if turned and kind != LINEAR
             else None,
             "sparse": has_experts,
+            "recurrent": kind == LINEAR,
         }
         for kind, turned, has_experts in zip(kinds, rotated, sparse, strict=True)
     ]

@@ -34,6 +34,8 @@ NUMBERS = frozenset(
         *("first_k_dense_replace", "decoder_sparse_step", "num_nextn_predict_layers"),
         *("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
         *("kv_lora_rank", "q_lora_rank", "swiglu_alpha", "swiglu_limit"),
+        *("linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim"),
+        *("linear_key_head_dim", "linear_value_head_dim", "full_attention_interval"),
     }
 )
 
@@ -62,6 +64,11 @@ FILE_KEYS = {
     "plain_dim": ("qk_nope_head_dim",),
     "value_dim": ("v_head_dim",),
     "query_rank": ("q_lora_rank",),
+    "key_heads": ("linear_num_key_heads",),
+    "value_heads": ("linear_num_value_heads",),
+    "key_width": ("linear_key_head_dim",),
+    "value_width": ("linear_value_head_dim",),
+    "kernel": ("linear_conv_kernel_dim",),
 }
 """The keys of config.json that our fields of other names are made of."""
 

@@ -11,13 +11,14 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.attention.batch import Batch
-from engine.attention.kv_memory import KvShape
+from engine.attention.kv_memory import KvShape, StateShape
 from engine.attention.latents import LatentSizes
 from engine.attention.rotation import Rotation
 from engine.checkpoints.linear import Linear
 from engine.kernels.rows import whole_rows
 from engine.lora.active import ActiveAdapters
 from engine.models.config import ModelConfig
+from engine.models.delta_net import delta_shape
 from engine.models.draft_head import DraftHead, LayerInputs
 from engine.models.layer import Layer, add_scaled
 from engine.models.model import Model
@@ -92,11 +93,14 @@ class Decoder:
 
 
 def kv_shape_of(config: ModelConfig) -> KvShape:
-    """The KV of one token, in all layers that have any."""
+    """The KV of one token, in all layers that have any, and the state of a sequence."""
     if (latent := config.latent) is not None:
         width = latent.rank + config.head_dim
         return KvShape(config.kv_layers, 1, width, parts=1, value_width=latent.rank)
-    return KvShape(config.kv_layers, config.num_kv_heads, config.head_dim)
+    state = None
+    if config.delta is not None and config.recurrent_layers:
+        state = StateShape(config.recurrent_layers, delta_shape(config.delta))
+    return KvShape(config.kv_layers, config.num_kv_heads, config.head_dim, state=state)
 
 
 def adapters_of(model: Model) -> ActiveAdapters | None:

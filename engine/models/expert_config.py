@@ -1,6 +1,9 @@
-"""Settings of experts and of latent attention, and their tensors' names. Torch-free."""
+"""Settings of experts and of other kinds of attention, and their tensors' names. Torch-free."""
+
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from engine.models.routing import Count, Routing
 
@@ -53,3 +56,24 @@ class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):
     plain_dim: Count
     value_dim: Count
     query_rank: Count | None = None
+
+
+class DeltaConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of gated delta nets (engine/models/delta_net.py), whose convolution reads `kernel`
+    tokens.
+
+    `by_key_head`: the checkpoint has what belongs to one key head together, in two tensors.
+    """
+
+    key_heads: Count
+    value_heads: Count
+    key_width: Count
+    value_width: Count
+    kernel: Annotated[int, Meta(ge=2, le=64)]
+    by_key_head: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that value heads can share key heads."""
+        if self.value_heads % self.key_heads:
+            heads = f"{self.value_heads} value heads over {self.key_heads} key heads"
+            raise ValueError(f"{heads} of linear attention cannot be shared out")

@@ -10,7 +10,7 @@ OLD_GENERATOR = "LMHeadModel"  # GPT-2 and its contemporaries
 READER = "ForConditionalGeneration"  # generates text from text and images
 TEXT, VISION = "text_config", "vision_config"
 TIED = "tie_word_embeddings"
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 
 
 def as_it_is(raw: Raw) -> Raw:

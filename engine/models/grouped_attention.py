@@ -1,4 +1,4 @@
-"""Grouped-query attention of one layer: one product for queries, keys and values."""
+"""Grouped-query attention of one layer: one product for queries, keys, values and gates."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,12 @@ from engine.models.rope import Rotations
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedAttention:
-    """Layer `index`, whose heads share keys and values in groups (Ainslie et al. 2023).
+    """Layer `index` of those with KV, whose heads share keys and values in groups (Ainslie et
+    al. 2023).
 
     `rope` is the index of the decoder's rope for queries and keys; None: no rotation. Norms of
-    queries and keys are over each head, or else over all heads together.
+    queries and keys are over each head, or else over all heads together. If it is `gated`, a
+    sigmoid of its gates multiplies what heads read.
     """
 
     index: int
@@ -29,18 +31,21 @@ class GroupedAttention:
     rope: int | None = 0
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    gated: bool = False
 
     def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
         return self.output(self.read(self.query_key_value(normed), rotations, batch))
 
     def read(self, mixed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
-        """Attention without its products: queries, keys and values side by side, [tokens,
-        (heads + 2 * kv_heads) * head_dim], to the heads' results, [tokens, heads * head_dim].
+        """Attention without its products: queries, keys, values and any gates side by side,
+        [tokens, (heads + 2 * kv_heads + gates) * head_dim], to the heads' results, [tokens,
+        heads * head_dim].
         """
         heads, kv_heads = self.num_heads, self.num_kv_heads
-        mixed = mixed.view(len(mixed), heads + 2 * kv_heads, -1)
-        queries, keys, values = mixed.split((heads, kv_heads, kv_heads), dim=1)
+        parts = heads, kv_heads, kv_heads, heads * self.gated
+        mixed = mixed.view(len(mixed), sum(parts), -1)
+        queries, keys, values, gates = mixed.split(parts, dim=1)
         norms = None
         if self.query_norm is not None and self.key_norm is not None:
             norms = self.query_norm, self.key_norm
@@ -54,7 +59,8 @@ class GroupedAttention:
         queries = batch.turn_and_write(self.index, (queries, keys, values), rotation, norms)
         if rotation is not None:
             queries = rotation.scaled(queries)
-        return batch.attend(self.index, self.style, queries)
+        read = batch.attend(self.index, self.style, queries)
+        return read * gates.flatten(1).sigmoid() if self.gated else read
 
 
 def _over_all(norm: Norm, heads: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
+from engine.models.delta_net import read_delta_net
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.few_row_experts import few_rows_mlp
 from engine.models.few_rows import FusedProducts, few_rows_attention
@@ -36,7 +37,7 @@ def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
         made = norm(name)
         return made and norm_before(_rounding_for(loader, part), made)
 
-    attention = read_attention(loader, config, index, f"{at}self_attn.")
+    attention = _read_either_attention(loader, config, index, at)
     mlp = read_mlp(loader, config, index)
     norms = before(attention, names.attention), before(mlp, names.mlp)
     few = _few_rows(loader, config, (attention, mlp), norms)
@@ -56,6 +57,16 @@ def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
         few_attention=few[0],
         few_mlp=few[1],
     )
+
+
+def _read_either_attention(
+    loader: WeightLoader, config: ModelConfig, index: int, at: str
+) -> Attention:
+    """The attention of the layer under `at`, or what it has instead."""
+    if config.delta is None or not config.layers[index].recurrent:
+        return read_attention(loader, config, index, f"{at}self_attn.")
+    before = sum(layer.recurrent for layer in config.layers[:index])
+    return read_delta_net(loader, config, config.delta, before, f"{at}linear_attn.")
 
 
 def _few_rows(
@@ -111,12 +122,14 @@ def read_attention(
         return read_latent_attention(loader, config, config.latent, index, at)
     plan, hidden, head_dim = config.layers[index], config.hidden_size, config.head_dim
     heads, kv_heads = config.num_heads, config.num_kv_heads
-    queries, keys = heads * head_dim, kv_heads * head_dim
-    parts = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    queries, keys, gated = heads * head_dim, kv_heads * head_dim, config.gated_attention
+    parts = {"q_proj": queries * (1 + gated), "k_proj": keys, "v_proj": keys}
     if config.fused_qkv:
         parts = {"qkv_proj": queries + 2 * keys}
     order = head_order(plan.rope, head_dim) if plan.rope else None
-    rows = _rows(order, heads, kv_heads)
+    rows = _gated_rows(order, heads, kv_heads, head_dim) if gated else None
+    if rows is None and order is not None:
+        rows = _rows(order, heads, kv_heads)
     query_norm = _head_norm(loader, config, f"{at}q_norm", heads, order)
     key_norm = _head_norm(loader, config, f"{at}k_norm", kv_heads, order)
     if key_norm is not None and plan.key_scale != 1:
@@ -124,7 +137,7 @@ def read_attention(
     scale = config.attention_scale * plan.key_scale
     sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
     return GroupedAttention(
-        index,
+        index - sum(layer.recurrent for layer in config.layers[:index]),
         heads,
         kv_heads,
         loader.fuse(at, parts, inputs or hidden, bias=config.qkv_bias, order=rows),
@@ -133,17 +146,25 @@ def read_attention(
         rope=config.ropes.index(plan.rope) if plan.rope else None,
         query_norm=query_norm,
         key_norm=key_norm,
+        gated=gated,
     )
 
 
-def _rows(order: Tensor | None, heads: int, kv_heads: int) -> Tensor | None:
+def _rows(order: Tensor, heads: int, kv_heads: int) -> Tensor:
     """Row indices of fused queries, keys and values: the first two in a head's `order`."""
-    if order is None:
-        return None
     dim, turning = len(order), heads + kv_heads
     first = torch.arange(turning)[:, None] * dim
     values = torch.arange(turning * dim, (turning + kv_heads) * dim)
     return torch.cat(((first + order).flatten(), values))
+
+
+def _gated_rows(order: Tensor | None, heads: int, kv_heads: int, dim: int) -> Tensor:
+    """Likewise, of queries that each have a gate behind them; the gates come last."""
+    unchanged = torch.arange(dim)
+    order = unchanged if order is None else order
+    both = torch.arange(heads)[:, None] * 2 * dim
+    behind = _rows(order, 0, kv_heads) + heads * 2 * dim
+    return torch.cat(((both + order).flatten(), behind, (both + dim + unchanged).flatten()))
 
 
 def _head_norm(

@@ -39,13 +39,19 @@ def _qwen_moe(raw: Raw) -> dict[str, Any]:
     }
 
 
-def _qwen2_moe(raw: Raw) -> dict[str, Any]:
-    different, layers = _qwen_moe(raw), range(raw["num_hidden_layers"])
+def qwen_experts(raw: Raw) -> dict[str, Any]:
+    """As above, and one more expert that gets every token, weighted by a gate."""
+    different = _qwen_moe(raw)
     different["experts"]["shared"] = {
         "name": "shared_expert",
         "width": raw["shared_expert_intermediate_size"],
         "gate": "shared_expert_gate",
     }
+    return different
+
+
+def _qwen2_moe(raw: Raw) -> dict[str, Any]:
+    different, layers = qwen_experts(raw), range(raw["num_hidden_layers"])
     if raw.get("use_sliding_window", False):
         first, turns = raw["max_window_layers"], [SLIDING, FULL]
         kinds = [turns[at % 2] if at < first else FULL for at in layers]

@@ -66,6 +66,8 @@ class ZeroTensors:
 def check_divisible(config: ModelConfig, size: int) -> None:
     """Raises UnusableCheckpoint, naming the size that `size` ranks cannot divide."""
     experts, told = config.experts, f"{FLAG} {size}"
+    if config.delta is not None and size > 1:
+        raise UnusableCheckpoint(f"{told}: models with a state beside KV have one rank")
     if config.latent is None and not divides_evenly(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
     sizes = {"heads": config.num_heads}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from engine.models.deepseek_families import DEEPSEEKS
 from engine.models.dense_families import DENSE
 from engine.models.family import TEXT, TIED, Family, Raw, text_part
+from engine.models.hybrid_families import HYBRIDS
 from engine.models.moe_families import MIXTURES
 
 ROPES = ("rope_parameters", "rope_scaling")
@@ -117,6 +118,18 @@ SEEING = {
         MIXTURES["qwen3_moe"],
         _QWEN3_VL_MOE_UNSAID,
         _texts("qwen3_vl_moe", "qwen3_vl_moe_text", **_NO_WINDOW, **_NORMALISED),
+    ),
+    "qwen3_5": _within(
+        "Qwen3_5ForConditionalGeneration",
+        HYBRIDS["qwen3_5_text"],
+        {},
+        _texts("qwen3_5", "qwen3_5_text"),
+    ),
+    "qwen3_5_moe": _within(
+        "Qwen3_5MoeForConditionalGeneration",
+        HYBRIDS["qwen3_5_moe_text"],
+        {},
+        _texts("qwen3_5_moe", "qwen3_5_moe_text"),
     ),
     "kimi_k25": _within(
         "KimiK25ForConditionalGeneration",

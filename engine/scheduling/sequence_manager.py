@@ -199,7 +199,8 @@ class SequenceManager:
         """The most tokens that may need KV; an answer's last token never does."""
         answer = 0 if seq.parks or seq.pooling else seq.request.sampling.max_tokens
         longest = max(len(seq.request.prompt) + answer, len(seq.tokens))
-        most, room = self.limits.max_model_len, self.kv.num_blocks * self.kv.block_size
+        most, kv = self.limits.max_model_len, self.kv
+        room = (kv.num_blocks - kv.blocks_per_state) * kv.block_size
         said, param = (
             f"{seq.request_id}: {longest} tokens",
             "input" if seq.pooling else "max_tokens",
@@ -244,7 +245,8 @@ class SequenceManager:
         if others_growth := self._growing - growing:
             own_growth = self.kv.blocks_for(seq.longest) - prompt_blocks
             margin = self.watermark.margin(others_growth + own_growth - next_token)
-        return prompt_blocks - len(seq.blocks) + next_token + margin
+        for_state = self.kv.blocks_per_state - len(seq.state_blocks)
+        return prompt_blocks - len(seq.blocks) + for_state + next_token + margin
 
     def _preempt_for(self, seq: Sequence) -> bool:
         """Preempt less urgent sequences until it fits; False, and no change, if it cannot."""

@@ -142,7 +142,10 @@ class AheadStepper:
             draw = PendingDraw.of(self.plain.sampler, rows, range(len(rows)))
         plan = Plan(
             [row.token for row in rows],
-            [Span(row.start, 1, row.blocks, row.seq.adapter) for row in rows],
+            [
+                Span(row.start, 1, row.blocks, row.seq.adapter, row.seq.state_blocks)
+                for row in rows
+            ],
             (),
             range(len(rows)),
             None if draw is None else draw.sampling,

@@ -122,7 +122,8 @@ def _plan(ordered: Seq[Chunk]) -> Plan:
     """The batch as a Plan; a token is drawn at each sequence's end and behind its drafts."""
     tokens, picks = list[int](), list[int]()
     spans = [
-        Span(chunk.start, chunk.size, chunk.seq.blocks, chunk.seq.adapter) for chunk in ordered
+        Span(one.start, one.size, one.seq.blocks, one.seq.adapter, one.seq.state_blocks)
+        for one in ordered
     ]
     for chunk in ordered:
         tokens += chunk.tokens

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from kv_transfer.api import Arrived, Sealed
 from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv, LayoutMismatch
-from kv_transfer.layout import KvLayout
+from kv_transfer.layout import KvLayout, can_pull
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.tcp import TcpMover
 from tests.contract.rigs import HERE
@@ -160,6 +161,23 @@ def test_another_layout_is_refused_by_name(make: Maker, name: str) -> None:
     there, here = getattr(theirs, name), getattr(ours, name)
     assert isinstance(arrived.error, LayoutMismatch)
     assert str(arrived.error) == f"{name} is {there} there and {here} here"
+
+
+@pytest.mark.parametrize("name", ["block_size", "tensor_parallel_size", "state_blocks"])
+def test_states_go_between_equal_layouts_only(name: str) -> None:
+    """Otherwise either of these could be another."""
+    other = {
+        "block_size": layout(4, heads=4),
+        "tensor_parallel_size": layout(8, heads=4, ranks=2),
+        "state_blocks": layout(8, heads=4),
+    }[name]
+    theirs, ours = layout(8, heads=4), other
+    assert can_pull(theirs, ours) is None
+    theirs = replace(theirs, state_blocks=2)
+    ours = replace(ours, state_blocks=1 if name == "state_blocks" else 2)
+    assert can_pull(theirs, theirs) is None
+    there, here = getattr(theirs, name), getattr(ours, name)
+    assert can_pull(theirs, ours) == f"{name} is {there} there and {here} here"
 
 
 class Turning(SpoilingMover):

@@ -18,6 +18,7 @@ FAMILIES = [
     "llama",
     "mistral",
     "qwen3",
+    "qwen3_next",
     "gemma3_text",
     "gpt_oss",
     "deepseek_v3",

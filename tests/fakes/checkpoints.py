@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.fakes.hybrid_shapes import HYBRID_SHAPE, HYBRID_VISION
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
 from tests.fakes.taught import WITH_IMAGES, name_as_published, teach_transformers
 from tests.fakes.vision_text_shapes import VISION_PARTS, VISION_TEXT_SHAPE
@@ -96,6 +97,7 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     **MIXTURE_SHAPE,
     "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
     **VISION_TEXT_SHAPE,
+    **HYBRID_SHAPE,
 }
 GENERATES, SEEING_AUTO = "AutoModelForCausalLM", "AutoModelForImageTextToText"
 AROUND = ("tie_word_embeddings",)  # said of the whole model as well as of its text part
@@ -125,6 +127,7 @@ SEEING: dict[str, dict[str, Any]] = {
         },
     },
     **VISION_PARTS,
+    **HYBRID_VISION,
 }
 
 

@@ -95,7 +95,7 @@ def prompt_logits(engine: TorchEngine, tokens: Sequence[int], chunk: int) -> Ten
     parts = list[Tensor]()
     for start in range(0, len(tokens), chunk):
         part = torch.tensor(tokens[start : start + chunk])
-        span = Span(start, len(part), blocks)
+        span = Span(start, len(part), blocks, state=range(engine.info.state_blocks))
         batch = AttentionBatch(engine.memory, [], [span])
         parts.append(engine.decoder.logits(engine.decoder.forward(part, batch)))
     return torch.cat(parts)

@@ -19,6 +19,7 @@ from tests.fakes.families import (
     partial,
     rope,
 )
+from tests.fakes.hybrids import HYBRID_CASES
 from tests.fakes.mixture_shapes import STRETCHED
 from tests.fakes.vision_texts import VISION_TEXT_CASES
 
@@ -141,7 +142,7 @@ MIXTURE_CASES = [
     Case("no shared experts", "ernie4_5_moe", {"moe_num_shared_experts": 0, "head_dim": 16}),
     Case("untied", "ernie4_5_moe", {"tie_word_embeddings": False, **rope(**TYPED_YARN)}),
 ]
-EVERY_CASE = [*CASES, *MIXTURE_CASES, *VISION_TEXT_CASES]
+EVERY_CASE = [*CASES, *MIXTURE_CASES, *VISION_TEXT_CASES, *HYBRID_CASES]
 
 
 def pack_mxfp4(folder: Path, packed: Path) -> None:

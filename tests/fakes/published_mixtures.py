@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.fakes.published import DENSE
 from tests.fakes.published_deepseeks import DEEPSEEKS
+from tests.fakes.published_hybrids import HYBRIDS
 from tests.fakes.published_mistrals import MISTRALS
 from tests.fakes.published_seers import SEERS
 
@@ -184,4 +185,4 @@ MIXTURES: dict[str, dict[str, Any]] = {
     },
     **DEEPSEEKS,
 }
-PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES, **SEERS}
+PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES, **HYBRIDS, **SEERS}

@@ -79,9 +79,8 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
         theirs.max_position_embeddings, stretched(theirs.rope_parameters)
     )
     assert ours.tied_embeddings == theirs.tie_word_embeddings
-    kinds = (
-        getattr(theirs, "layer_types", None) or ["sliding_attention"] * theirs.num_hidden_layers
-    )
+    count = theirs.num_hidden_layers
+    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * count
     known = type(theirs)().to_dict()  # to others, a window is a word without meaning
     span = theirs.sliding_window if "sliding_window" in known else None
     assert [layer.window for layer in ours.layers] == [
@@ -91,8 +90,11 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     turned = getattr(theirs, "no_rope_layers", None) or [True] * len(kinds)
     if theirs.model_type in ("exaone4", "exaone_moe") and span is not None:
         turned = [kind == "sliding_attention" for kind in kinds]
+    states = [layer.recurrent for layer in ours.layers]
+    assert states == [kind == "linear_attention" for kind in kinds]
     assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
-        theta if rotated else None for theta, rotated in zip(thetas, turned, strict=True)
+        theta if rotated and not state else None
+        for theta, rotated, state in zip(thetas, turned, states, strict=True)
     ]
 
 

@@ -30,6 +30,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3": {},
     "qwen2_5_vl": {},
     "qwen3_vl": {},
+    "qwen3_5_text": {"target_modules": "all-linear"},
+    "qwen3_next": {"target_modules": [*ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"]},
     "granite": {},
     "olmo2": {},
     "glm4": {"target_modules": [*ATTENTION, *FUSED]},  # whose rotation reorders heads

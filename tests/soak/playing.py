@@ -28,10 +28,11 @@ def play(
 ) -> None:
     """Exits with 1 where it is not good. `make` gets the model's folder and the flags."""
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    parser.add_argument("--family", default="llama", help="of the tiny model that answers")
     parser.add_argument("--log", type=Path, help="where to keep what all processes printed")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run = make(make_checkpoint(Path(folder) / "tiny"), asked)
+        run = make(make_checkpoint(Path(folder) / "tiny", asked.family), asked)
         verdict = asyncio.run(run.run())
     if asked.log:
         asked.log.write_text("\n".join(run.lines) + "\n")

@@ -10,7 +10,7 @@ from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.api import Outcome
 from kv_transfer.local.faults import Fault, On
 from kv_transfer.ticket import KvTicket
-from tests.unit.test_decode_worker import Pair, rid, sealed_for
+from tests.fakes.decoding import Pair, rid, sealed_for
 
 LONG = (1, 2, 3, 4, 5)
 COPY = RequestId("copy")

@@ -16,8 +16,8 @@ from kv_transfer.errors import (
     TransferError,
 )
 from kv_transfer.ticket import KvTicket
+from tests.fakes.decoding import Pair, failures, rid, sealed_for
 from tests.fakes.model import VOCABULARY, alone
-from tests.unit.test_decode_worker import Pair, failures, rid, sealed_for
 
 asked = Request(rid, (1, 2), Sampling(3, seed=7, temperature=1.0))
 other_prompt = Request(rid, (1, 3))

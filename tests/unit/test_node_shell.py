@@ -202,6 +202,7 @@ def test_a_registration_has_the_load_of_the_moment() -> None:
         "layers": 1,
         "parts": 1,
         "head_dim": 1,
+        "state_blocks": 0,
         "version": 1,
     }
 

@@ -9,7 +9,7 @@ from api.generator import FailedEvent, TokenEvent
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.api import Outcome
 from kv_transfer.local.faults import Delay, Fault, On
-from tests.unit.test_decode_worker import Pair
+from tests.fakes.decoding import Pair
 
 FIRST, SECOND = RequestId("first"), RequestId("second")
 LONG, ONE_BLOCK = (1, 2, 3, 4, 5), (1, 2, 3, 4)

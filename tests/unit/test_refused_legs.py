@@ -20,9 +20,9 @@ from node.engine_client import EngineClient
 from node.ipc import DeclineLeg, EngineOutputs, ToEngine, decode_to_engine
 from node.legs import LegFinder
 from node.refused_legs import RefusedLegs
+from tests.fakes.decoding import Pair, rid
 from tests.fakes.http import Json
 from tests.fakes.text import served
-from tests.unit.test_decode_worker import Pair, rid
 from tests.unit.test_node_door import READY, app_of
 
 TICKET = KvTicket("t", "e", "h", 1, "f")

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from api.generator import Leg, PromptEvent, TokenEvent
 from engine.request import Logprob, Request, RequestId, Sampling
 from kv_transfer.api import Outcome
-from tests.unit.test_decode_worker import Pair, rid
+from tests.fakes.decoding import Pair, rid
 
 
 @pytest.mark.parametrize("compiling", [False, True])

@@ -5,8 +5,8 @@ import pytest
 from api.generator import Leg, StageEvent, TokenEvent
 from engine.request import Request, Sampling
 from kv_transfer.api import Outcome
+from tests.fakes.decoding import Pair, failures, rid, sealed_for
 from tests.fakes.model import alone
-from tests.unit.test_decode_worker import Pair, failures, rid, sealed_for
 
 PROMPT = tuple(range(10))  # two full blocks of 4, and two tokens
 ASKED = Request(rid, PROMPT, Sampling(2))

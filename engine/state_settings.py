@@ -1,0 +1,72 @@
+"""An engine's settings for a model that keeps a state beside KV (see KvMemory).
+
+A state is what remains of all tokens so far. So nobody can begin at another one's prefix: there
+is no prefix cache, and nothing that is about it. And no token can be computed twice: there are
+no drafts, which are computed before it is known whether they count.
+"""
+
+import logging
+from dataclasses import replace
+
+import torch
+
+from engine.attention.kv_memory import KvShape
+from engine.errors import UnusableCheckpoint, UnusableTier
+from engine.models.choosing import AnyConfig
+from engine.models.config import ModelConfig
+from engine.models.decoder import kv_shape_of
+from engine.settings import SPECULATIVE_FLAG, EngineConfig
+from engine.sizing import STORED_TYPES
+
+log = logging.getLogger(__name__)
+
+
+def settings_for(config: EngineConfig, shape: AnyConfig, dtype: torch.dtype) -> EngineConfig:
+    """The settings, changed as a model of this `shape` needs; most models need nothing.
+
+    Prefix caching is disabled, and blocks are made large enough to hold the state of a layer.
+    Raises UnusableCheckpoint or UnusableTier for what such a model cannot have.
+    """
+    if not keeps_state(shape):
+        return config
+    assert isinstance(shape, ModelConfig)
+    _refuse(config)
+    kv = replace(kv_shape_of(shape), stored=STORED_TYPES[config.kv_cache_dtype])
+    size = _block_size(config.block_size, kv, dtype)
+    if size != config.block_size:
+        log.info(
+            "--block-size is %d and not %d: a block has to hold the state of a layer",
+            size,
+            config.block_size,
+        )
+    if config.enable_prefix_caching:
+        log.info("prefix caching is off: this model keeps a state beside KV")
+    return replace(config, block_size=size, enable_prefix_caching=False)
+
+
+def keeps_state(shape: AnyConfig) -> bool:
+    """Whether a model keeps a state beside KV."""
+    return isinstance(shape, ModelConfig) and shape.recurrent_layers > 0
+
+
+def _block_size(size: int, kv: KvShape, dtype: torch.dtype) -> int:
+    """Tokens per block: doubled until a block holds the state of one layer."""
+    assert kv.state is not None
+    while size * kv.token_bytes(dtype) < kv.state.layer_bytes:
+        size *= 2
+    return size
+
+
+def _refuse(config: EngineConfig) -> None:
+    why = "this model keeps a state beside KV"
+    if config.speculative_config is not None:
+        raise UnusableCheckpoint(f"{SPECULATIVE_FLAG}: {why}, which no draft may change")
+    for flag, asked in (
+        ("--kv-offloading-size", config.kv_offloading_size),
+        ("--kv-disk-path", config.kv_disk_path),
+        ("--kv-events-config", config.kv_cache_events or None),
+    ):
+        if asked is not None:
+            raise UnusableTier(f"{flag}: {why}, so there is no prefix cache")
+    if not config.device.startswith("cpu"):
+        raise UnusableCheckpoint(f"--device {config.device}: {why}, so far on CPUs only")

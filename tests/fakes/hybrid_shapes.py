@@ -1,0 +1,46 @@
+"""Sizes of small models in which most layers keep a state; the rest is as in checkpoints.py."""
+
+from typing import Any
+
+from tests.fakes.mixture_shapes import EXPERTS
+
+HALF_TURNS = {
+    "rope_type": "default",
+    "rope_theta": 1000.0,
+    "partial_rotary_factor": 0.5,
+    "mrope_section": [2, 1, 1],
+}
+# blocks of 16 tokens hold one layer's state in float32, and none in half precision
+HYBRID = {
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "layer_types": [
+        "linear_attention",
+        "full_attention",
+        "linear_attention",
+        "linear_attention",
+    ],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+    "rope_parameters": HALF_TURNS,
+}
+HYBRID_MIXTURE = {
+    **HYBRID,
+    **EXPERTS,
+    "num_experts": 8,
+    "shared_expert_intermediate_size": 40,
+}
+HYBRID_SHAPE: dict[str, dict[str, Any]] = {
+    "qwen3_next": HYBRID_MIXTURE,
+    "qwen3_5_text": HYBRID,
+    "qwen3_5_moe_text": HYBRID_MIXTURE,
+    "qwen3_5": HYBRID,
+    "qwen3_5_moe": HYBRID_MIXTURE,
+}
+_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
+HYBRID_VISION: dict[str, dict[str, Any]] = {
+    name: {"vision_config": {**_VISION, "out_hidden_size": 32}}
+    for name in ("qwen3_5", "qwen3_5_moe")
+}

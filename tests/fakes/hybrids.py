@@ -1,0 +1,53 @@
+"""What configs of models that keep a state may ask for, case by case."""
+
+from dataclasses import replace
+
+from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
+from tests.fakes.families import TYPED_YARN, Case
+from tests.fakes.hybrid_shapes import HALF_TURNS
+
+TIED = {"tie_word_embeddings": True}
+YARN = {"rope_parameters": {**HALF_TURNS, **TYPED_YARN}}
+EACH = {"linear_num_key_heads": 4, "linear_num_value_heads": 4}  # nothing is shared
+LARGE = {"linear_num_value_heads": 8, "linear_key_head_dim": 20, "linear_value_head_dim": 24}
+EVERY_SECOND = {"layer_types": None, "full_attention_interval": 2}
+
+
+def text(family: str, **changes: object) -> dict[str, object]:
+    """A text config in which some keys are others; those that are None are left out."""
+    given = {**SHAPE, **FAMILY_SHAPE[family], "model_type": f"{family}_text", **changes}
+    return {"text_config": {key: one for key, one in given.items() if one is not None}}
+
+
+_CASES = [
+    Case("a key head for each value head", "qwen3_next", EACH),
+    Case("states larger than a block", "qwen3_next", LARGE, block_size=5),
+    Case("convolution over two tokens", "qwen3_next", {"linear_conv_kernel_dim": 2}),
+    Case("layer types unsaid", "qwen3_next", {"layer_types": None}),
+    Case("every second layer attends", "qwen3_next", EVERY_SECOND, EVERY_SECOND),
+    Case("weights that do not add up to one", "qwen3_next", {"norm_topk_prob": False}),
+    Case("experts in every second layer", "qwen3_next", {"decoder_sparse_step": 2}),
+    Case("dense layers named, tied", "qwen3_next", {"mlp_only_layers": [0, 1], **TIED}),
+    Case("a key head for each value head", "qwen3_5_text", EACH, block_size=7),
+    Case("states larger than a block", "qwen3_5_text", LARGE),
+    Case(
+        "layers with a state only behind the first",
+        "qwen3_5_text",
+        {"layer_types": ["full_attention", *["linear_attention"] * 3]},
+    ),
+    Case("no layer with a state", "qwen3_5_text", {"layer_types": ["full_attention"] * 4}),
+    Case("biases, tied", "qwen3_5_text", {"attention_bias": True, **TIED}),
+    Case("convolution over eight tokens", "qwen3_5_text", {"linear_conv_kernel_dim": 8}),
+    Case("yarn", "qwen3_5_text", YARN, block_size=5),
+    Case("two states to a block", "qwen3_5_text", block_size=32),
+    Case("a key head for each value head", "qwen3_5_moe_text", EACH, block_size=5),
+    Case("one expert each", "qwen3_5_moe_text", {"num_experts_per_tok": 1}),
+    Case("tied", "qwen3_5", TIED, block_size=5),
+    Case(
+        "every second layer attends", "qwen3_5", EVERY_SECOND, text("qwen3_5", **EVERY_SECOND)
+    ),
+    Case("states larger than a block", "qwen3_5_moe", LARGE, block_size=7),
+]
+# what is read of a small state is small, and normed with its error: transformers itself is up
+# to 5e-4 from float64 with most of these, and 8e-3 with some other widths
+HYBRID_CASES = [replace(one, error=3e-3) for one in _CASES]

@@ -1,0 +1,192 @@
+"""Models most of whose layers keep a state: what engines do with them, and cannot do."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.attention.kv_memory import KvMemory, KvShape, StateShape
+from engine.errors import EngineError, UnusableCheckpoint
+from engine.kernels.delta_net import DeltaShape
+from engine.models.config import parse_config
+from engine.ranks.opening import refuse_ranks
+from engine.request import Sampling
+from engine.settings import EngineConfig
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
+from tests.fakes.published_hybrids import HYBRIDS
+
+PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
+GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("hybrid"), "qwen3_5_text")
+
+
+@pytest.fixture(scope="module")
+def alone(hybrid: Path) -> list[list[int]]:
+    engine = load(hybrid)
+    return [run(engine, [one])[0] for one in requests(PROMPTS, GREEDY)]
+
+
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+@pytest.mark.parametrize("chunk", [1, 7, 64, 100])
+def test_any_chunks_any_batch(
+    hybrid: Path, alone: list[list[int]], chunk: int, kernels: str
+) -> None:
+    engine = load(hybrid, max_num_batched_tokens=chunk, cpu_kernels=kernels)
+    assert run(engine, requests(PROMPTS, GREEDY)) == alone
+
+
+def test_preempted_is_undisturbed(hybrid: Path, alone: list[list[int]]) -> None:
+    block_bytes = load(hybrid).kv_regions[0].block_bytes
+    engine = eager(load(hybrid, max_model_len=112, kv_cache_memory_bytes=14 * block_bytes))
+    assert run(engine, requests(PROMPTS, GREEDY)) == alone
+    assert engine.load.preemptions > 0
+
+
+def test_memory_may_hold_anything_before(hybrid: Path, alone: list[list[int]]) -> None:
+    engine = load(hybrid)
+    assert isinstance(engine, TorchEngine)
+    engine.memory.block_rows.fill_(float("nan"))
+    assert run(engine, requests(PROMPTS, GREEDY)) == alone
+
+
+def test_equal_prompts_are_computed_each(hybrid: Path, alone: list[list[int]]) -> None:
+    engine = load(hybrid)
+    assert not engine.info.prefix_cache
+    twice = requests([PROMPTS[-1], PROMPTS[-1]], GREEDY)
+    assert engine.keys(twice[0]) == []
+    assert run(engine, twice) == [alone[-1], alone[-1]]
+    assert engine.load.prompt_tokens == 2 * len(PROMPTS[-1])
+
+
+def test_a_hand_over_takes_the_state_along(hybrid: Path, alone: list[list[int]]) -> None:
+    source, sink = load(hybrid, max_num_batched_tokens=16), load(hybrid)
+    assert hand_over(source, sink, requests(PROMPTS, GREEDY)) == alone
+    assert_idle(source)
+    assert_idle(sink)
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "int4", "int8"])
+def test_its_products_can_be_quantized(quantization: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen3_5_text", dtype="bfloat16", hidden_size=128)
+    engine = load(tmp_path, dtype="bfloat16", quantization=quantization)
+    assert len(run(engine, requests(PROMPTS, GREEDY))[0]) == GREEDY.max_tokens
+
+
+def test_its_kv_can_be_in_fp8(hybrid: Path) -> None:
+    engine = load(hybrid, kv_cache_dtype="fp8")
+    assert engine.info.block_size == 64
+    answers = run(engine, requests(PROMPTS, GREEDY))
+    assert all(len(answer) == GREEDY.max_tokens for answer in answers)
+
+
+def test_weights_can_be_made_up(hybrid: Path) -> None:
+    engine = load(hybrid, load_format="dummy")
+    assert len(run(engine, requests(PROMPTS, GREEDY))[0]) == GREEDY.max_tokens
+
+
+def test_layers_of_multi_token_prediction_are_left_out(
+    alone: list[list[int]], tmp_path: Path
+) -> None:
+    make_checkpoint(tmp_path, "qwen3_5_text")
+    file = tmp_path / "model.safetensors"
+    save_file({**load_file(file), "mtp.fc.weight": torch.ones(2, 2)}, file, {"format": "pt"})
+    assert run(load(tmp_path), requests(PROMPTS, GREEDY)) == alone
+
+
+def test_blocks_grow_until_they_hold_a_state(
+    hybrid: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        engine = load(hybrid, block_size=3)
+    assert engine.info.block_size == 24
+    assert "--block-size is 24 and not 3" in caplog.text
+    assert "prefix caching is off" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        engine = load(hybrid, block_size=64, enable_prefix_caching=False)
+    assert engine.info.block_size == 64
+    assert "block-size" not in caplog.text
+    assert "prefix caching" not in caplog.text
+
+
+CANNOT: dict[str, Mapping[str, object]] = {
+    "--speculative-config": {"speculative_config": '{"method": "ngram"}'},
+    "--kv-disk-path": {"kv_disk_path": "somewhere"},
+    "--kv-events-config": {"kv_cache_events": True},
+}
+
+
+@pytest.mark.parametrize("flag", CANNOT)
+def test_what_states_forbid_is_refused(hybrid: Path, flag: str) -> None:
+    with pytest.raises(EngineError, match=f"{flag}: .*state"):
+        load(hybrid, **CANNOT[flag])
+
+
+def test_it_has_one_rank(hybrid: Path) -> None:
+    with pytest.raises(UnusableCheckpoint, match=r"--tensor-parallel-size 2: .*state"):
+        refuse_ranks(EngineConfig(model=str(hybrid), tensor_parallel_size=2))
+
+
+def test_it_cannot_draft_for_another(hybrid: Path, llama: Path) -> None:
+    with pytest.raises(UnusableCheckpoint, match=r"--speculative-config: .* keeps a state"):
+        load(llama, speculative_config=f'{{"model": "{hybrid}"}}')
+
+
+def test_memory_has_to_hold_the_state_of_one_sequence(hybrid: Path) -> None:
+    block_bytes = load(hybrid).kv_regions[0].block_bytes
+    with pytest.raises(UnusableCheckpoint, match=r"hold 6 blocks.* needs 7"):
+        load(hybrid, max_model_len=64, kv_cache_memory_bytes=6 * block_bytes)
+
+
+def test_a_state_lies_where_no_other_does() -> None:
+    net = DeltaShape(2, 4, 8, 6, 3)
+    shape = KvShape(2, 2, 16, state=StateShape(7, net))
+    memory = KvMemory(shape, 5, 16, torch.float32, torch.device("cpu"))
+    assert memory.state_blocks == 2
+    ours = (2, 4)
+    every = [memory.states(layer) for layer in range(7)]
+    for layer, states in enumerate(every):
+        states.memory[ours[states.place]].fill_(layer + 1)
+        states.inputs[ours[states.place]].fill_(-layer - 1)
+    for layer, states in enumerate(every):
+        assert states.memory[ours[states.place]].eq(layer + 1).all()
+        assert states.inputs[ours[states.place]].eq(-layer - 1).all()
+    assert memory.bytes_of_blocks[[0, 1, 3]].eq(0).all()
+
+
+@pytest.mark.parametrize("model", HYBRIDS)
+def test_three_of_four_published_layers_keep_a_state(model: str) -> None:
+    config = parse_config(HYBRIDS[model])
+    assert config.recurrent_layers == 3 * config.num_layers // 4
+    assert config.kv_layers == config.num_layers // 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"linear_num_value_heads": 5}, "5 value heads over 2 key heads"),
+        ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim 1: "),
+        ({"linear_key_head_dim": 0}, "linear_key_head_dim 0: "),
+        ({"linear_num_key_heads": "two"}, 'linear_num_key_heads has to be .* "two"'),
+        ({"layer_types": ["linear_attention"] * 4}, "no layer attends"),
+        ({"layer_types": ["sliding_attention"] * 4}, "layer_types sliding_attention"),
+        ({"attn_output_gate": False}, "attn_output_gate False"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+    ],
+)
+def test_configs_that_cannot_be_are_refused(
+    hybrid: Path, changes: dict[str, object], text: str
+) -> None:
+    raw = json.loads((hybrid / "config.json").read_text())
+    with pytest.raises(UnusableCheckpoint, match=text):
+        parse_config(raw | changes)
