@@ -29,7 +29,8 @@ class AttentionBatch:
         self.positions, self.slots = self._places(spans)
         self.entered = [block for span in spans for block in span.entered(size)]
         self._attention = SpanAttention(memory, singles, chunks)
-        self._spans, self._recurrence = (singles, chunks), SpanRecurrence(singles, chunks)
+        self._recurrence = SpanRecurrence(memory, singles, chunks)
+        self._spans = singles, chunks
         self._latent_parts: Sequence[LatentPart] | None = None
 
     def renew(self, singles: Sequence[Span]) -> None:
@@ -42,6 +43,7 @@ class AttentionBatch:
         self.slots.copy_(slots)
         self.entered = [one for span in singles for one in span.entered(self.memory.block_size)]
         self._attention.renew(singles)
+        self._recurrence.renew(singles)
 
     def turn_and_write(
         self,

@@ -122,7 +122,7 @@ class SpanAttention:
     def renew(self, singles: Sequence[Span]) -> None:
         """Attend for as many other single tokens from now on, without chunks; kernel only."""
         assert self._compiled is not None, "the kernel's"
-        self._compiled.renew(*_told(singles))
+        self._compiled.renew(*told(singles, [one.blocks for one in singles]))
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """See Batch in engine/attention/batch.py."""
@@ -147,7 +147,8 @@ class SpanAttention:
         kernels, memory = self._memory.kernels, self._memory
         if kernels is None:
             return None
-        return kernels.attention(memory.blocks, memory.shape.value_width, *_told(spans))
+        ours = told(spans, [span.blocks for span in spans])
+        return kernels.attention(memory.blocks, memory.shape.value_width, *ours)
 
     def _group(self, spans: Sequence[Span]) -> _Group:
         """A group padded to its longest sequence; a chunk may be cut into several slices."""
@@ -171,14 +172,14 @@ class SpanAttention:
         return torch.tensor(numbers, device=self._memory.block_rows.device)
 
 
-def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
-    """The spans in the form that PagedAttention takes: descriptions, and block tables."""
-    told, table, row = array("q"), array("q"), 0
-    for span in spans:
-        told.extend((span.start, span.length, row, len(table)))
-        table.extend(span.blocks)
+def told(spans: Sequence[Span], blocks: Sequence[Sequence[int]]) -> tuple[Numbers, Numbers]:
+    """Spans with the `blocks` of each, as kernels take them: descriptions, and tables."""
+    described, table, row = array("q"), array("q"), 0
+    for span, ours in zip(spans, blocks, strict=True):
+        described.extend((span.start, span.length, row, len(table)))
+        table.extend(ours)
         row += span.length
-    return told, table
+    return described, table
 
 
 def _scores(queries: Tensor, keys: Tensor, mask: Tensor, style: AttentionStyle) -> Tensor:

@@ -1,7 +1,8 @@
-"""The layers of a batch that keep a state, in plain torch: the twin of the kernels.
+"""The layers of a batch that keep a state, by the CPU kernel if there is one, else in torch.
 
-Tokens are laid out as for attention (engine/attention/paged.py): first the sequences with one
-token each, which are computed together, then the chunks, each in pieces.
+Plain torch works on any device, and is the reference that the kernel is compared with. Tokens
+are laid out as for attention (engine/attention/paged.py): first the sequences with one token
+each, which torch computes together, then the chunks, each in pieces.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.attention.paged import Span
+from engine.attention.kv_memory import KvMemory
+from engine.attention.paged import Span, told
+from engine.kernels.cpu.attention import Numbers
+from engine.kernels.cpu.delta_net import DeltaNets
 from engine.kernels.delta_net import (
     DeltaInputs,
     DeltaWeights,
@@ -27,13 +31,25 @@ TOKENS_AT_ONCE = 64
 class SpanRecurrence:
     """Gated delta nets over some spans, `singles` of one token first."""
 
-    def __init__(self, singles: Sequence[Span], chunks: Sequence[Span]) -> None:
+    def __init__(
+        self, memory: KvMemory, singles: Sequence[Span], chunks: Sequence[Span]
+    ) -> None:
         self._singles, self._chunks = singles, chunks
+        self._compiled: DeltaNets | None = None
+        if memory.kernels is not None and memory.shape.state is not None:
+            self._compiled = memory.kernels.delta_nets(*_told([*singles, *chunks]))
+
+    def renew(self, singles: Sequence[Span]) -> None:
+        """Go on with as many other single tokens, without chunks; kernel only."""
+        if self._compiled is not None:
+            self._compiled.renew(*_told(singles))
 
     def delta_net(
         self, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs
     ) -> Tensor:
         """See Batch in engine/attention/batch.py."""
+        if self._compiled is not None:
+            return self._compiled.delta_net(states, weights, inputs)
         first, parts = len(self._singles), list[Tensor]()
         if first:
             parts.append(self._step(states, weights, DeltaInputs(*_rows(inputs, 0, first))))
@@ -56,6 +72,10 @@ class SpanRecurrence:
         states.memory[blocks] = memory
         states.inputs[blocks] = torch.cat((before[:, 1:], new.float()), 1)
         return read
+
+
+def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
+    return told(spans, [span.state for span in spans])
 
 
 def _through(

@@ -15,7 +15,7 @@ multiplied by silu of a gate.
 solve one triangular system. These are the twins of the kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ class DeltaShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeltaWeights:
-    """What a layer has beside its products.
+    """What a layer has beside its products; `convolution` in float32 as well, tap by tap.
 
     A token's decay is exp(`decay` * softplus(a + `offset`)).
     """
@@ -72,8 +72,12 @@ class DeltaWeights:
     convolution: Tensor  # [channels, taps + 1], the newest token last
     decay: Tensor  # [value_heads] float32, negative
     offset: Tensor  # [value_heads] float32
-    norm: Tensor  # [value_width]
+    norm: Tensor  # [value_width], float32 or the model's dtype
     eps: float
+    by_tap: Tensor = field(init=False)  # [taps + 1, channels] float32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_tap", self.convolution.float().T.contiguous())
 
 
 class DeltaInputs(NamedTuple):
@@ -111,7 +115,7 @@ def convolve(weights: DeltaWeights, before: Tensor, inputs: Tensor) -> Tensor:
     """[.., taps, channels] and [.., tokens, channels] to the latter, behind silu; float32."""
     whole = torch.cat((before, inputs.float()), -2)
     windows = whole.unfold(-2, weights.shape.taps + 1, 1)  # [.., tokens, channels, taps + 1]
-    return F.silu((windows * weights.convolution.float()).sum(-1))
+    return F.silu((windows * weights.by_tap.T).sum(-1))
 
 
 def heads_of(weights: DeltaWeights, convolved: Tensor, rates: Tensor) -> Heads:

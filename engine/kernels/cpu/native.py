@@ -16,6 +16,7 @@ from engine.errors import KernelsUnavailable
 from engine.kernels.contract import Linear
 from engine.kernels.cpu.attention import Numbers, PagedAttention
 from engine.kernels.cpu.build import library
+from engine.kernels.cpu.delta_net import DeltaNets
 from engine.kernels.cpu.few_bits import FewBitsLinear
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
 from engine.kernels.cpu.int8 import Quantizer
@@ -94,6 +95,10 @@ class CpuKernels:
     ) -> PagedAttention:
         """See PagedAttention."""
         return PagedAttention(self.library, memory, value_width, spans, tables)
+
+    def delta_nets(self, spans: Numbers, tables: Numbers) -> DeltaNets:
+        """See DeltaNets."""
+        return DeltaNets(self.library, spans, tables)
 
     def move_to_large_pages(self) -> None:
         """Gather these kernels' weights in large pages, once all are loaded."""

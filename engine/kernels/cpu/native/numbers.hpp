@@ -163,6 +163,17 @@ inline void write_some(typename Format::Item* at, Floats value, long count) {
     std::memcpy(at, some, count * sizeof some[0]);
 }
 
+// Of so many numbers that are left, a vector, or all.
+template <class Format>
+inline Floats read_up_to(const typename Format::Item* at, long left) {
+    return left >= LANES ? Format::read(at) : read_some<Format>(at, left);
+}
+
+template <class Format>
+inline void write_up_to(typename Format::Item* at, Floats value, long left) {
+    left >= LANES ? Format::write(at, value) : write_some<Format>(at, value, left);
+}
+
 // e^x by 2^n times a polynomial on half an octave to either side (Cephes); within 2 ulp.
 inline Floats exp_series(Floats rest) {
     Floats series = splat(1.9875691500e-4f);

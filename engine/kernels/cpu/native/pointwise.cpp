@@ -10,16 +10,6 @@
 namespace pd {
 namespace {
 
-template <class Format>
-Floats read_up_to(const typename Format::Item* at, long left) {
-    return left >= LANES ? Format::read(at) : read_some<Format>(at, left);
-}
-
-template <class Format>
-void write_up_to(typename Format::Item* at, Floats value, long left) {
-    left >= LANES ? Format::write(at, value) : write_some<Format>(at, value, left);
-}
-
 // `outer` times `inner` rows of `size`, behind one another inside an outer one. With a residual
 // its rows and `scale` times those are normed; `added` gets these sums. Both lie without gaps.
 struct Norm {

@@ -1,0 +1,94 @@
+"""Gated delta nets by the compiled kernel; the twin is engine/attention/recurrence.py."""
+
+from ctypes import Structure, byref, c_float, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from engine.kernels.cpu.attention import Numbers
+from engine.kernels.cpu.library import FORMATS, Library
+from engine.kernels.delta_net import DeltaInputs, DeltaWeights, LayerStates
+
+
+class _Plan(Structure):
+    _fields_ = (
+        ("spans", c_void_p),
+        ("tables", c_void_p),
+        ("num_spans", c_int64),
+        ("threads", c_int64),
+    )
+
+
+class _Call(Structure):
+    _fields_ = (
+        ("mixed", c_void_p),
+        ("rates", c_void_p),
+        ("output", c_void_p),
+        ("memory", c_void_p),
+        ("inputs", c_void_p),
+        ("convolution", c_void_p),
+        ("decay", c_void_p),
+        ("offset", c_void_p),
+        ("norm", c_void_p),
+        ("mixed_stride", c_int64),
+        ("rates_stride", c_int64),
+        ("memory_stride", c_int64),
+        ("inputs_stride", c_int64),
+        ("place", c_int64),
+        ("key_heads", c_int64),
+        ("value_heads", c_int64),
+        ("key_width", c_int64),
+        ("value_width", c_int64),
+        ("taps", c_int64),
+        ("format", c_int64),
+        ("wide", c_int64),
+        ("eps", c_float),
+    )
+
+
+class DeltaNets:
+    """The gated delta nets of one batch, over states in blocks of KV memory.
+
+    `spans` has four numbers for each sequence: the position of its first token, the number of
+    tokens, the row of the first one, and where in `tables` its state blocks begin. Tokens are
+    computed one behind the other, so results do not depend on how a prompt is cut into chunks.
+    """
+
+    def __init__(self, library: Library, spans: Numbers, tables: Numbers) -> None:
+        self._run = library.function("pd_delta_net")
+        self._plan = _Plan(threads=torch.get_num_threads(), num_spans=len(spans) // 4)
+        self.renew(spans, tables)
+
+    def renew(self, spans: Numbers, tables: Numbers) -> None:
+        """Replace the sequences by as many others; recorded calls then use these."""
+        assert len(spans) == 4 * self._plan.num_spans, "as many"
+        self._kept = spans, tables
+        self._plan.spans, self._plan.tables = spans.buffer_info()[0], tables.buffer_info()[0]
+
+    def delta_net(
+        self, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs
+    ) -> Tensor:
+        """See Batch in engine/attention/batch.py."""
+        mixed, rates = (one if one.stride(1) == 1 else one.contiguous() for one in inputs)
+        shape = weights.shape
+        assert mixed.shape[1] == shape.channels + shape.values, "and no other columns"
+        assert mixed.dtype is rates.dtype, "computed in one dtype"
+        assert weights.norm.dtype in (mixed.dtype, torch.float32), "the model's, or float32"
+        assert weights.decay.dtype is weights.offset.dtype is torch.float32, "as documented"
+        output = mixed.new_empty(len(mixed), shape.values)
+        tensors = (mixed, rates, output, *states[:2], weights.by_tap, weights.decay)
+        call = _Call(
+            *(one.data_ptr() for one in (*tensors, weights.offset, weights.norm)),
+            *(one.stride(0) for one in (mixed, rates, *states[:2])),
+            states.place,
+            shape.key_heads,
+            shape.value_heads,
+            shape.key_width,
+            shape.value_width,
+            shape.taps,
+            FORMATS[mixed.dtype],
+            weights.norm.dtype is torch.float32,
+            weights.eps,
+        )
+        self._run.call(byref(self._plan), byref(call))
+        return output
