@@ -58,6 +58,9 @@ class Kernels(Protocol):
         `clamp` has the alpha and the limit of CLAMPED, gpt-oss's own unit.
         """
 
+    def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
+        """rows * sigmoid(gates), [tokens, size] each; there may be gaps between tokens."""
+
 
 class QuantizedOutputKernels(Protocol):
     """Norms and gates of Kernels whose output rows are quantized, for products in fp8.

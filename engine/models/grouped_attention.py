@@ -1,5 +1,6 @@
 """Grouped-query attention of one layer: one product for queries, keys, values and gates."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -11,6 +12,9 @@ from engine.kernels.style import AttentionStyle
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
 
+Gating = Callable[[Tensor, Tensor], Tensor]
+"""Rows and gates, [tokens, size] each, to rows; see `sigmoid_gated` of Kernels."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedAttention:
@@ -18,8 +22,8 @@ class GroupedAttention:
     al. 2023).
 
     `rope` is the index of the decoder's rope for queries and keys; None: no rotation. Norms of
-    queries and keys are over each head, or else over all heads together. If it is `gated`, a
-    sigmoid of its gates multiplies what heads read.
+    queries and keys are over each head, or else over all heads together. With `gated` there are
+    gates, and it multiplies what heads read by their sigmoid.
     """
 
     index: int
@@ -31,7 +35,7 @@ class GroupedAttention:
     rope: int | None = 0
     query_norm: Norm | None = None
     key_norm: Norm | None = None
-    gated: bool = False
+    gated: Gating | None = None
 
     def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
@@ -43,7 +47,7 @@ class GroupedAttention:
         heads * head_dim].
         """
         heads, kv_heads = self.num_heads, self.num_kv_heads
-        parts = heads, kv_heads, kv_heads, heads * self.gated
+        parts = heads, kv_heads, kv_heads, heads if self.gated else 0
         mixed = mixed.view(len(mixed), sum(parts), -1)
         queries, keys, values, gates = mixed.split(parts, dim=1)
         norms = None
@@ -60,9 +64,14 @@ class GroupedAttention:
         if rotation is not None:
             queries = rotation.scaled(queries)
         read = batch.attend(self.index, self.style, queries)
-        return read * gates.flatten(1).sigmoid() if self.gated else read
+        return read if self.gated is None else self.gated(read, gates.flatten(1))
 
 
 def _over_all(norm: Norm, heads: Tensor) -> Tensor:
     """Norm [tokens, heads, head_dim] over all heads of a token together."""
     return norm(heads.flatten(1)).view(heads.shape)
+
+
+def sigmoid_gated(rows: Tensor, gates: Tensor) -> Tensor:
+    """The twin of the kernel."""
+    return rows * gates.sigmoid()

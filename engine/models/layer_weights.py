@@ -13,7 +13,7 @@ from engine.models.delta_net import read_delta_net
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.few_row_experts import few_rows_mlp
 from engine.models.few_rows import FusedProducts, few_rows_attention
-from engine.models.grouped_attention import GroupedAttention
+from engine.models.grouped_attention import Gating, GroupedAttention, sigmoid_gated
 from engine.models.latent_attention import LatentAttention
 from engine.models.latent_weights import read_latent_attention
 from engine.models.layer import Attention, FewRowsAttention, FewRowsMlp, Layer, Mlp
@@ -146,8 +146,12 @@ def read_attention(
         rope=config.ropes.index(plan.rope) if plan.rope else None,
         query_norm=query_norm,
         key_norm=key_norm,
-        gated=gated,
+        gated=_gating(loader) if gated else None,
     )
+
+
+def _gating(loader: WeightLoader) -> Gating:
+    return sigmoid_gated if loader.kernels is None else loader.kernels.sigmoid_gated
 
 
 def _rows(order: Tensor, heads: int, kv_heads: int) -> Tensor:

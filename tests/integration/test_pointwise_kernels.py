@@ -71,6 +71,19 @@ def test_gates(
     assert close(kernels.gated(both, name), ACTIVATIONS[name](gate) * up)
 
 
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [5, 688])
+def test_gates_between_other_numbers(
+    kernels: CpuKernels, size: int, dtype: torch.dtype, tokens: int
+) -> None:
+    mixed, rows = (3 * torch.randn(tokens, 3 * size)).to(dtype), torch.randn(tokens, size)
+    gates, rows = mixed[:, size : 2 * size], rows.to(dtype)
+    gates[0, 0], gates[-1, 1] = -200, 200
+    exact = rows.double() * gates.double().sigmoid()
+    assert close(kernels.sigmoid_gated(rows, gates), exact)
+
+
 @pytest.mark.parametrize("name", GATES)
 def test_gates_of_what_is_hardly_a_number(kernels: CpuKernels, name: str) -> None:
     gate = torch.tensor(

@@ -35,7 +35,7 @@ _HEAVY: dict[str, Kinds] = {  # called without the GIL
 _LIGHT: dict[str, Kinds] = {  # too short to release the GIL
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
     "pd_add_norm": (*[_POINTER] * 5, *[_NUMBER] * 6, c_float, c_float),
-    "pd_gate": (_POINTER, _POINTER, *[_NUMBER] * 5),
+    "pd_gate": (*[_POINTER] * 3, *[_NUMBER] * 7),
     "pd_turn_and_write": (*[_POINTER] * 3, _NUMBER, *[_POINTER] * 2, *[_NUMBER] * 6),
     "pd_write": (*[_POINTER] * 3, *[_NUMBER] * 5),
 }

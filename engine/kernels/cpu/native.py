@@ -29,6 +29,7 @@ from engine.kernels.weights import Fp8Weight, Int4Weight
 
 log = logging.getLogger(__name__)
 GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
+SIGMOID = 2
 
 
 class CpuKernels:
@@ -176,16 +177,26 @@ class CpuKernels:
     ) -> Tensor:
         """[rows, 2 * size] to [rows, size]: activate(gate) * up, for the names in GATES."""
         assert clamp is None, "not one of GATES"
-        gate_up = gate_up.contiguous()
-        rows, double = gate_up.shape
-        outputs = gate_up.new_empty(rows, double // 2)
+        gates, ups = gate_up.contiguous().chunk(2, 1)
+        return self._gated(gates, ups, GATES[gate])
+
+    def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
+        """See Kernels."""
+        return self._gated(gates, rows, SIGMOID)
+
+    def _gated(self, gates: Tensor, ups: Tensor, activation: int) -> Tensor:
+        assert gates.dtype is ups.dtype, "computed in one dtype"
+        assert gates.stride(1) == ups.stride(1) == 1, "a row's lie together"
+        outputs = ups.new_empty(ups.shape)
         self._gate.call(
-            gate_up.data_ptr(),
+            gates.data_ptr(),
+            ups.data_ptr(),
             outputs.data_ptr(),
-            rows,
-            double // 2,
-            GATES[gate],
-            FORMATS[gate_up.dtype],
+            *ups.shape,
+            gates.stride(0),
+            ups.stride(0),
+            activation,
+            FORMATS[ups.dtype],
             torch.get_num_threads(),
         )
         return outputs

@@ -108,6 +108,10 @@ class TritonKernels(TorchKernels):
         """See Kernels."""
         return gated(gate_up, gate, *(clamp or ()))
 
+    def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
+        """See Kernels. Two launches, of torch's."""
+        return rows * gates.sigmoid()
+
     def quantized(self, group: int | None) -> QuantizedOutputKernels:
         """See QuantizingKernels."""
         return TritonQuantizedOutput(group)

@@ -114,6 +114,10 @@ class TorchKernels:
         """See Kernels."""
         return gated_twin(gate_up, gate, *(clamp or ()))
 
+    def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
+        """See Kernels."""
+        return rows * gates.sigmoid()
+
     def quantized(self, group: int | None) -> QuantizedOutputKernels:
         """See QuantizingKernels."""
         return TorchQuantizedOutput(self, group)

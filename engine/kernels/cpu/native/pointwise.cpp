@@ -88,11 +88,14 @@ Floats gelu_tanh(Floats x) {
 }
 
 // Rows of a gate and an up, each `size` long: activate(gate) * up.
+// Strides are between rows.
 struct Gate {
-    const void* inputs;
+    const void *gates, *ups;
     void* outputs;
-    int64_t rows, size, activation, threads;
+    int64_t rows, size, gates_stride, ups_stride, activation, threads;
 };
+
+enum { SILU = 0, GELU_TANH = 1, SIGMOID = 2 };
 
 template <class Format>
 void gate(const Gate& of) {
@@ -100,12 +103,15 @@ void gate(const Gate& of) {
     long threads = useful(of.rows * of.size, of.threads);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long row = 0; row < of.rows; ++row) {
-        const Item *gates = (const Item*)of.inputs + row * 2 * of.size, *ups = gates + of.size;
+        const Item* gates = (const Item*)of.gates + row * of.gates_stride;
+        const Item* ups = (const Item*)of.ups + row * of.ups_stride;
         Item* to = (Item*)of.outputs + row * of.size;
         for (long at = 0; at < of.size; at += LANES) {
             long left = of.size - at;
             Floats one = read_up_to<Format>(gates + at, left);
-            one = of.activation == 0 ? silu<Format>(one) : gelu_tanh(one);
+            one = of.activation == SILU        ? silu<Format>(one)
+                  : of.activation == GELU_TANH ? gelu_tanh(one)
+                                               : 1.0f / (1.0f + exp(-one));
             write_up_to<Format>(to + at, one * read_up_to<Format>(ups + at, left), left);
         }
     }
@@ -174,9 +180,10 @@ extern "C" void pd_add_norm(const void* inputs, const void* residual, void* adde
 
 PD_AGAIN(pd_add_norm)
 
-extern "C" void pd_gate(const void* inputs, void* outputs, int64_t rows, int64_t size,
+extern "C" void pd_gate(const void* gates, const void* ups, void* outputs, int64_t rows,
+                        int64_t size, int64_t gates_stride, int64_t ups_stride,
                         int64_t activation, int64_t format, int64_t threads) {
-    pd::Gate of{inputs, outputs, rows, size, activation, threads};
+    pd::Gate of{gates, ups, outputs, rows, size, gates_stride, ups_stride, activation, threads};
     PD_BY_FORMAT(format, gate)
 }
 
