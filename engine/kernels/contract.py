@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from engine.kernels.delta_net import DeltaInputs, DeltaWeights, LayerStates
 from engine.kernels.fusion import FewRowProducts
 from engine.kernels.rows import DualRows, QuantizedRows, Rows
 from engine.kernels.style import AttentionStyle
@@ -172,8 +173,15 @@ class AttentionIo(NamedTuple):
     output: Tensor
 
 
+class DeltaIo(NamedTuple):
+    """The inputs of a gated delta net, and a tensor for its output [tokens, values]."""
+
+    inputs: DeltaInputs
+    output: Tensor
+
+
 class PagedKernels(QuantizingKernels, Protocol):
-    """Kernels for attention over paged KV as well; all metadata of a batch is on the device.
+    """Kernels over paged KV and over states as well; all metadata of a batch is on the device.
 
     No call waits for the device, and no launch depends on a tensor's contents, so all of them
     can be captured in a CUDA graph.
@@ -220,3 +228,22 @@ class PagedKernels(QuantizingKernels, Protocol):
 
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
         """Write all parts, as many as `kv` has, [tokens, kv_heads, width] each, to `slots`."""
+
+    def delta_net_step(
+        self, io: DeltaIo, states: LayerStates, contexts: Contexts, weights: DeltaWeights
+    ) -> None:
+        """One token of each sequence through a gated delta net, which changes its state.
+
+        The tables of `contexts` are of blocks of states: [sequences, state blocks]. A sequence
+        of length 1 begins. Nothing is read or written for padding; its output is zeros.
+        """
+
+    def delta_net_chunks(
+        self,
+        io: DeltaIo,
+        states: LayerStates,
+        contexts: Contexts,
+        chunks: Chunks,
+        weights: DeltaWeights,
+    ) -> None:
+        """The last tokens of each sequence, likewise; one that has no others begins."""

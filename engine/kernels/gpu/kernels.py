@@ -9,14 +9,19 @@ from engine.kernels.contract import (
     AttentionIo,
     Chunks,
     Contexts,
+    DeltaIo,
     DualOutputNorms,
     Latents,
     LayerKv,
     QuantizedOutputKernels,
 )
 from engine.kernels.contract import HeadNorms as Norms
+from engine.kernels.delta_net import DeltaWeights, LayerStates
 from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion
 from engine.kernels.gpu.decode_attention import decode_attention
+from engine.kernels.gpu.delta_call import fits_kernels
+from engine.kernels.gpu.delta_net import delta_net_step
+from engine.kernels.gpu.delta_net_chunks import delta_net_chunks
 from engine.kernels.gpu.few_row_experts import mix_few_rows
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores, few_rows
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS, few_rows_fp8
@@ -170,6 +175,29 @@ class TritonKernels(TorchKernels):
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
         """See PagedKernels."""
         write(parts, kv.memory, kv.layer, slots)
+
+    def delta_net_step(
+        self, io: DeltaIo, states: LayerStates, contexts: Contexts, weights: DeltaWeights
+    ) -> None:
+        """See PagedKernels. Heads of odd widths are the twin's, here and below."""
+        if fits_kernels(weights.shape):
+            delta_net_step(io.inputs, states, contexts, weights, out=io.output)
+        else:
+            super().delta_net_step(io, states, contexts, weights)
+
+    def delta_net_chunks(
+        self,
+        io: DeltaIo,
+        states: LayerStates,
+        contexts: Contexts,
+        chunks: Chunks,
+        weights: DeltaWeights,
+    ) -> None:
+        """See PagedKernels."""
+        if fits_kernels(weights.shape):
+            delta_net_chunks(io.inputs, states, contexts, chunks, weights, out=io.output)
+        else:
+            super().delta_net_chunks(io, states, contexts, chunks, weights)
 
 
 def _multiply_few(

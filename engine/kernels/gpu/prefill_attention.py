@@ -8,9 +8,7 @@ still makes a tile. Of the keys that it passes, most are seen by all its rows an
 masked; only the tiles at the window's edge and at the diagonal are (Dao 2023,
 "FlashAttention-2").
 
-Which tile is whose is found on the device: sequence s has its tiles from firsts[s] // span + s
-on, of `span` tokens each, so a launch of T // span + S + 1 programs per KV head has one for
-every tile, and at most one per sequence that finds nothing. The last tiles of sequences, which
+Which tile is whose is found on the device (`chunk_tiles`). The last tiles of sequences, which
 have the most to read, start first.
 
 Where tiles are fewer than the device has room for, as of a short chunk behind a long context,
@@ -35,11 +33,10 @@ from engine.kernels.gpu.attending import (
     store_rows,
 )
 from engine.kernels.gpu.attention_plans import ChunkSizes, PrefillPlan, plan_prefill
+from engine.kernels.gpu.chunk_tiles import place_of, tiles_of
 from engine.kernels.gpu.context_parts import add_parts, room_for_parts, store_part, stretch_of
 from engine.kernels.gpu.paged_call import PagedCall, processors
 from engine.kernels.style import AttentionStyle
-
-LOOK = tl.constexpr(128)
 
 
 def prefill_attention(
@@ -75,7 +72,7 @@ def prefill_attention(
     plan = plan or plan_prefill(heads, sizes, processors(queries.device))
     parts = room_for_parts(plan.splits, len(queries), heads, output)
     groups = -(-heads.sharing // plan.packed)
-    tiles = len(queries) // plan.span + sequences + 1
+    tiles = tiles_of(len(queries), sequences, plan.span)
     _prefill[tiles * heads.kv_heads * groups, plan.splits](
         queries, memory, tables, firsts, lengths, style.sinks, output, *parts, sequences,
         len(queries), plan.shortest, call.layer_offset(layer), call.window or 0,
@@ -91,18 +88,6 @@ def prefill_attention(
     if plan.splits > 1:
         add_parts(parts, heads, style.sinks, output)
     return output
-
-
-@triton.jit
-def _whose(firsts, sequences, tile, SPAN: tl.constexpr):
-    """The sequence that a tile would be of."""
-    found = 0
-    for base in tl.range(0, sequences, LOOK):
-        some = base + tl.arange(0, LOOK)
-        inside = some < sequences
-        starts = tl.load(firsts + some, mask=inside, other=0) // SPAN + some
-        found += tl.sum((inside & (starts <= tile)).to(tl.int32), 0)
-    return found - 1
 
 
 @triton.jit
@@ -248,10 +233,7 @@ def _prefill(
     kv_head = tl.program_id(0) // GROUPS % kv_heads
     split, splits = tl.program_id(1), tl.num_programs(1)
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (GROUPS * kv_heads)
-    sequence = _whose(firsts, sequences, tile, SPAN)
-    begin = tl.load(firsts + sequence)
-    count = tl.load(firsts + sequence + 1) - begin
-    index = (tile - begin // SPAN - sequence) * SPAN
+    sequence, begin, count, index = place_of(firsts, sequences, tile, SPAN)
     rows = tl.arange(0, ROWS)
     shared = group * PACKED + rows % PACKED
     real = (rows < SPAN * PACKED) & (shared < SHARING)

@@ -10,6 +10,7 @@ from engine.kernels.contract import (
     AttentionIo,
     Chunks,
     Contexts,
+    DeltaIo,
     DualOutputNorms,
     HeadNorms,
     Kernels,
@@ -18,7 +19,9 @@ from engine.kernels.contract import (
     Linear,
     QuantizedOutputKernels,
 )
+from engine.kernels.delta_net import DeltaWeights, LayerStates
 from engine.kernels.fusion import FewRowProducts
+from engine.kernels.gpu.delta_net_twins import chunks_twin, step_twin
 from engine.kernels.gpu.few_row_experts import mix_few_rows_twin
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores_twin, few_rows_twin
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS
@@ -216,6 +219,23 @@ class TorchKernels:
             fresh = copyable(to_stored(part[rows], kv.memory.dtype))
             fresh = torch.where(used.any(), fresh, ours[block, token])
             ours.index_put_((block, token), fresh)
+
+    def delta_net_step(
+        self, io: DeltaIo, states: LayerStates, contexts: Contexts, weights: DeltaWeights
+    ) -> None:
+        """See PagedKernels."""
+        step_twin(io, states, contexts, weights)
+
+    def delta_net_chunks(
+        self,
+        io: DeltaIo,
+        states: LayerStates,
+        contexts: Contexts,
+        chunks: Chunks,
+        weights: DeltaWeights,
+    ) -> None:
+        """See PagedKernels."""
+        chunks_twin(io, states, contexts, chunks, weights)
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

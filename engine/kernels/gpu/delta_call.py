@@ -1,0 +1,112 @@
+"""Checks the arguments of gated delta nets' kernels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.kernels.contract import Contexts
+from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights, LayerStates
+from engine.kernels.gpu.paged_call import DTYPES, power_of_two
+
+NARROWEST = 16  # numbers: a side of a product
+
+
+def fits_kernels(shape: DeltaShape) -> bool:
+    """Whether there are kernels for heads of these widths."""
+    widths = shape.key_width, shape.value_width
+    return all(width == power_of_two(width) >= NARROWEST for width in widths)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaCall:
+    """A call that fits together."""
+
+    shape: DeltaShape
+    strides: tuple[int, int, int, int, int]  # of rows of inputs, tables, and blocks of states
+    sizes: dict[str, int]  # of heads, which are constants
+
+    @classmethod
+    def of(
+        cls,
+        inputs: DeltaInputs,
+        states: LayerStates,
+        contexts: Contexts,
+        weights: DeltaWeights,
+    ) -> "DeltaCall":
+        """Raises ValueError for what does not fit."""
+        shape = weights.shape
+        if not fits_kernels(shape):
+            raise ValueError(
+                f"key_width {shape.key_width} and value_width {shape.value_width} are not both "
+                f"powers of two from {NARROWEST} on"
+            )
+        _check_inputs(inputs, shape)
+        _check_states(states, contexts, shape)
+        _check_weights(weights)
+        strides = (
+            inputs.mixed.stride(0), inputs.rates.stride(0), contexts.tables.stride(0),
+            states.memory.stride(0), states.inputs.stride(0),
+        )  # fmt: skip
+        sizes = {
+            "KEY_HEADS": shape.key_heads,
+            "VALUE_HEADS": shape.value_heads,
+            "KEY": shape.key_width,
+            "VALUE": shape.value_width,
+        }
+        return cls(shape, strides, sizes)
+
+    def output(self, inputs: DeltaInputs, out: Tensor | None) -> Tensor:
+        """[tokens, values]: `out`, if it is that, or new."""
+        sizes, dtype = (len(inputs.mixed), self.shape.values), inputs.mixed.dtype
+        if out is None:
+            return inputs.mixed.new_empty(sizes)
+        if out.shape != sizes or out.dtype is not dtype or not out.is_contiguous():
+            raise ValueError(f"out {list(out.shape)} {out.dtype} is not {list(sizes)}, whole")
+        return out
+
+
+def _check_inputs(inputs: DeltaInputs, shape: DeltaShape) -> None:
+    mixed, rates = inputs
+    columns = shape.channels + shape.values, 2 * shape.value_heads
+    for name, one, width in zip(("mixed", "rates"), (mixed, rates), columns, strict=True):
+        if one.shape != (len(mixed), width) or one.stride(1) != 1:
+            raise ValueError(
+                f"{name} {list(one.shape)} is not [{len(mixed)}, {width}], in rows"
+            )
+        if one.dtype not in DTYPES:
+            raise ValueError(f"{name} is {one.dtype}")
+
+
+def _check_states(states: LayerStates, contexts: Contexts, shape: DeltaShape) -> None:
+    heads = shape.value_heads, shape.key_width, shape.value_width
+    last = shape.taps, shape.channels
+    for name, one, sizes in (("memory", states.memory, heads), ("inputs", states.inputs, last)):
+        if one.shape[1:] != sizes or not one[:1].is_contiguous() or one.dtype != torch.float32:
+            told = f"{list(one.shape)} {one.dtype}"
+            raise ValueError(f"{name} of states {told} is not [blocks, *{sizes}] in float32")
+    tables = contexts.tables
+    if tables.dim() != 2 or tables.dtype is not torch.int32 or tables.stride(1) != 1:
+        raise ValueError(f"tables are no rows of int32: {list(tables.shape)} {tables.dtype}")
+    if not 0 <= states.place < tables.shape[1]:
+        raise ValueError(f"place {states.place} is none of {tables.shape[1]} state blocks")
+    if contexts.lengths.shape != (len(tables),):
+        raise ValueError(f"{len(contexts.lengths)} lengths for {len(tables)} tables")
+
+
+def _check_weights(weights: DeltaWeights) -> None:
+    shape = weights.shape
+    if shape.value_heads % shape.key_heads:
+        raise ValueError(
+            f"{shape.value_heads} value_heads share {shape.key_heads} key_heads unevenly"
+        )
+    each = {
+        "convolution": (shape.channels, shape.taps + 1),
+        "decay": (shape.value_heads,),
+        "offset": (shape.value_heads,),
+        "norm": (shape.value_width,),
+    }
+    for name, sizes in each.items():
+        one: Tensor = getattr(weights, name)
+        if one.shape != sizes or not one.is_contiguous():
+            raise ValueError(f"{name} {list(one.shape)} is not {list(sizes)}, whole")
