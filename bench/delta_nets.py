@@ -61,9 +61,7 @@ def measure(net: DeltaShape, layers: int, sequences: int, length: int) -> Median
     memory.bytes_of_blocks.view(torch.float32).normal_()
     spans = [Span(99, length, (), state=[block]) for block in range(sequences)]
     batch = ([], spans) if length > 1 else (spans, [])
-    kernel = SpanRecurrence(memory, *batch)
-    memory.kernels = None
-    twin = SpanRecurrence(memory, *batch)
+    kernel, twin = SpanRecurrence(memory.kernels, *batch), SpanRecurrence(None, *batch)
     mixed = torch.randn(sequences * length, net.channels + net.values).to(DTYPE)
     inputs = DeltaInputs(mixed, torch.randn(len(mixed), 2 * net.value_heads).to(DTYPE))
     weights, target = _weights(net), torch.empty_like(memory.states(0).memory)

@@ -16,7 +16,7 @@ from engine.models.choosing import AnyConfig
 from engine.models.config import ModelConfig
 from engine.models.decoder import kv_shape_of
 from engine.settings import SPECULATIVE_FLAG, EngineConfig
-from engine.sizing import STORED_TYPES
+from engine.sizing import STORED_TYPES, batch_tokens
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ def settings_for(config: EngineConfig, shape: AnyConfig, dtype: torch.dtype) -> 
         return config
     assert isinstance(shape, ModelConfig)
     _refuse(config)
+    _check_batch(config, shape)
     kv = replace(kv_shape_of(shape), stored=STORED_TYPES[config.kv_cache_dtype])
     size = _block_size(config.block_size, kv, dtype)
     if size != config.block_size:
@@ -68,5 +69,16 @@ def _refuse(config: EngineConfig) -> None:
     ):
         if asked is not None:
             raise UnusableTier(f"{flag}: {why}, so there is no prefix cache")
-    if not config.device.startswith("cpu"):
-        raise UnusableCheckpoint(f"--device {config.device}: {why}, so far on CPUs only")
+
+
+def _check_batch(config: EngineConfig, shape: ModelConfig) -> None:
+    """On a device a step is launched before its batch is chosen. It counts in any case only if
+    every batch has room for all sequences that decode.
+    """
+    device, seats = torch.device(config.device), config.max_num_seqs
+    most = batch_tokens(config, device, shape.hidden_size)
+    if device.type != "cpu" and most < seats:
+        raise UnusableCheckpoint(
+            f"--max-num-batched-tokens {most}: this model keeps a state beside KV, so each of "
+            f"--max-num-seqs {seats} has to have a token of a batch"
+        )

@@ -5,12 +5,15 @@ from typing import Any
 
 import torch
 
+from engine.kernels.delta_net import DeltaShape
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Dimensions named as in config.json, and what is asked of it.
 
-    `num_experts` 0: its MLPs are dense. `batches` are of decode steps, `context` tokens of KV
+    `num_experts` 0: its MLPs are dense. `delta`: that of a model as wide, whose other layers
+    have a state. `batches` are of decode steps, `context` tokens of KV
     each; `prefill` is the tokens of a prompt, `few` those of short ones, `cached` those that
     short chunks are behind.
     """
@@ -32,6 +35,7 @@ class Shape:
     moe_intermediate_size: int = 0
     quantization: str | None = None
     dtype: torch.dtype = torch.bfloat16
+    delta: DeltaShape | None = None
     block_size: int = 16
     batches: tuple[int, ...] = (1, 8, 64)
     context: int = 2048
@@ -106,6 +110,7 @@ QWEN = Shape(
     num_experts=128,
     num_experts_per_tok=8,
     moe_intermediate_size=768,
+    delta=DeltaShape(16, 32, 128, 128, 3),  # Qwen3-Next-80B-A3B's
 )
 TINY = Shape(
     name="tiny",
@@ -127,6 +132,7 @@ TINY = Shape(
 TINY_EXPERTS = replace(
     TINY,
     name="tiny-experts",
+    delta=DeltaShape(1, 2, 16, 16, 3),
     num_experts=4,
     num_experts_per_tok=2,
     moe_intermediate_size=32,

@@ -19,11 +19,13 @@ from engine.kernels.contract import (
     AttentionIo,
     Chunks,
     Contexts,
+    DeltaIo,
     HeadNorms,
     Latents,
     LayerKv,
     PagedKernels,
 )
+from engine.kernels.delta_net import DeltaInputs, DeltaWeights
 from engine.kernels.stored import take
 from engine.kernels.style import AttentionStyle
 
@@ -31,13 +33,16 @@ LEAST_EXPANDED = 256  # tokens: each expanded chunk takes some launches of its o
 
 
 class AttentionMetadata(NamedTuple):
-    """Positions, slot mapping, context lengths and block tables of a batch, on the device."""
+    """Positions, slot mapping, context lengths and block tables of a batch, on the device;
+    and the blocks of its sequences' states, if the model keeps any.
+    """
 
     positions: Tensor  # [tokens] int64
     slots: Tensor  # [tokens] int64: block * block_size + offset; -1: padding
     lengths: Tensor  # [sequences] int32 tokens of context, including these; 0: padding
     firsts: Tensor  # [sequences + 1] int32 rows where chunks begin, from the first chunk's on
     tables: Tensor  # [sequences, blocks] int32
+    states: Tensor  # [sequences, state blocks] int32
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +96,10 @@ class DeviceBatch:
         some = slice(self.singles + begin - run.singles, self.singles + end)
         firsts = of.firsts[begin : end + 1]
         own = of._replace(
-            lengths=of.lengths[some], tables=of.tables[some], firsts=firsts - firsts[:1]
+            lengths=of.lengths[some],
+            tables=of.tables[some],
+            states=of.states[some],
+            firsts=firsts - firsts[:1],
         )
         if run.expanded:
             return LatentPart(run.rows, expanded=DeviceChunk(self, own, self.chunks[begin]))
@@ -133,6 +141,32 @@ class DeviceBatch:
             chunks = Chunks(firsts[: len(tables) - count + 1], self.longest)
             io = AttentionIo(queries[count:], read[count:])
             self.kernels.prefill_attention(io, kv, contexts, chunks, style)
+
+    def delta_net(self, layer: int, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+        """See Batch. The result is a new tensor."""
+        read = self.room_for_values(weights, inputs)
+        self.delta_net_into(layer, weights, inputs, read)
+        return read
+
+    def room_for_values(self, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+        """An uninitialized tensor for the result of a gated delta net: [tokens, values]."""
+        return inputs.mixed.new_empty(len(inputs.mixed), weights.shape.values)
+
+    def delta_net_into(
+        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor
+    ) -> None:
+        """Single tokens in one launch, and chunks in a few, into `read`."""
+        count, states, of = self.singles, self.memory.states(layer), self.metadata
+        mixed, rates = inputs
+        if count:
+            io = DeltaIo(DeltaInputs(mixed[:count], rates[:count]), read[:count])
+            contexts = Contexts(of.states[:count], of.lengths[:count])
+            self.kernels.delta_net_step(io, states, contexts, weights)
+        if count < len(of.states):
+            io = DeltaIo(DeltaInputs(mixed[count:], rates[count:]), read[count:])
+            contexts = Contexts(of.states[count:], of.lengths[count:])
+            chunks = Chunks(of.firsts[: len(of.states) - count + 1], self.longest)
+            self.kernels.delta_net_chunks(io, states, contexts, chunks, weights)
 
     def _kv(self, layer: int) -> LayerKv:
         return LayerKv(self.memory.blocks, layer, self.memory.shape.value_width)

@@ -29,7 +29,8 @@ class AttentionBatch:
         self.positions, self.slots = self._places(spans)
         self.entered = [block for span in spans for block in span.entered(size)]
         self._attention = SpanAttention(memory, singles, chunks)
-        self._recurrence = SpanRecurrence(memory, singles, chunks)
+        keeping = memory.kernels if memory.shape.state is not None else None
+        self._recurrence = SpanRecurrence(keeping, singles, chunks)
         self._spans = singles, chunks
         self._latent_parts: Sequence[LatentPart] | None = None
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import Span, told
 from engine.kernels.cpu.attention import Numbers
 from engine.kernels.cpu.delta_net import DeltaNets
+from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.delta_net import (
     DeltaInputs,
     DeltaWeights,
@@ -29,15 +29,18 @@ TOKENS_AT_ONCE = 64
 
 
 class SpanRecurrence:
-    """Gated delta nets over some spans, `singles` of one token first."""
+    """Gated delta nets over some spans, `singles` of one token first.
+
+    Without `kernels` it runs in plain torch.
+    """
 
     def __init__(
-        self, memory: KvMemory, singles: Sequence[Span], chunks: Sequence[Span]
+        self, kernels: CpuKernels | None, singles: Sequence[Span], chunks: Sequence[Span]
     ) -> None:
         self._singles, self._chunks = singles, chunks
         self._compiled: DeltaNets | None = None
-        if memory.kernels is not None and memory.shape.state is not None:
-            self._compiled = memory.kernels.delta_nets(*_told([*singles, *chunks]))
+        if kernels is not None:
+            self._compiled = kernels.delta_nets(*_told([*singles, *chunks]))
 
     def renew(self, singles: Sequence[Span]) -> None:
         """Go on with as many other single tokens, without chunks; kernel only."""

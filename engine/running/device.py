@@ -17,7 +17,7 @@ from engine.running.accelerator import Accelerator
 from engine.running.device_sampler import KernelSampler
 from engine.running.graphs import Graphs, Step, fitting_size, graph_sizes
 from engine.running.piecewise import (
-    AttentionCall,
+    Call,
     CutBatch,
     Forward,
     PiecewiseGraphs,
@@ -58,7 +58,8 @@ class DeviceRunner:
 
     def __post_init__(self, of: Tensor | None) -> None:
         """Allocate the staging buffers for the largest batch."""
-        most = _largest(self.limits, self._most_blocks, self._num_adapters)
+        count = self._num_adapters, self.memory.state_blocks
+        most = _largest(self.limits, self._most_blocks, *count)
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
         if of is None:
@@ -140,7 +141,7 @@ class DeviceRunner:
         """
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
-        size = BatchSize(tokens, sequences, blocks, self._num_adapters)
+        size = self._size(tokens, sequences, blocks)
         rows, drawing = min(tokens, MOST_PICKS), warm_up_sampling(self.model.config.vocab_size)
         fields = self.staging.stage(size, Plan((), (), (), range(rows), drawing))
         fields.metadata.tables.zero_()  # an expanded chunk reads them; anything may be there
@@ -202,12 +203,12 @@ class DeviceRunner:
 
     def _pieces_of(self, recorder: Recorder, tokens: int, *, adapted: bool) -> Forward:
         """A forward pass over the staged fields of so many tokens, all padding yet."""
-        size = BatchSize(tokens, 1, self._most_blocks, self._num_adapters)
+        size = self._size(tokens, 1, self._most_blocks)
         fields = self.staging.clear(size)
         self._set_adapters(fields if adapted else None)
         memory, kernels = self.memory, self.accelerator.kernels
 
-        def forward(cut: Cut) -> tuple[Tensor, Sequence[AttentionCall]]:
+        def forward(cut: Cut) -> tuple[Tensor, Sequence[Call]]:
             batch = CutBatch(
                 memory, kernels, fields.metadata, 0, tokens, recorder=recorder, cut=cut
             )
@@ -244,10 +245,14 @@ class DeviceRunner:
         spans = [*plan.singles, *plan.chunks]
         blocks = table_blocks(max(len(span.blocks) for span in spans))
         blocks = min(blocks, self._most_blocks)
-        return BatchSize(len(plan.tokens), len(spans), blocks, self._num_adapters)
+        return self._size(len(plan.tokens), len(spans), blocks)
 
     def _graph_size(self, sequences: int) -> BatchSize:
-        return BatchSize(sequences, sequences, self._most_blocks, self._num_adapters)
+        return self._size(sequences, sequences, self._most_blocks)
+
+    def _size(self, tokens: int, sequences: int, blocks: int) -> BatchSize:
+        count = self._num_adapters, self.memory.state_blocks
+        return BatchSize(tokens, sequences, blocks, *count)
 
     def _set_adapters(self, fields: DeviceFields | None) -> None:
         """Tell the linear layers which rows have adapters; None: no row has one."""
@@ -270,15 +275,16 @@ class DeviceRunner:
         return _longest(self.limits, self.memory.block_size, self.memory.num_blocks)
 
 
-def staged_bytes(limits: Limits, block_size: int, adapters: int) -> int:
+def staged_bytes(limits: Limits, memory: KvMemory, adapters: int) -> int:
     """Bytes of the staging buffer on the device, if KV has room for the longest sequences."""
-    return num_bytes(_largest(limits, _longest(limits, block_size), adapters))
+    longest = _longest(limits, memory.block_size)
+    return num_bytes(_largest(limits, longest, adapters, memory.state_blocks))
 
 
-def _largest(limits: Limits, most_blocks: int, adapters: int) -> BatchSize:
+def _largest(limits: Limits, most_blocks: int, adapters: int, states: int) -> BatchSize:
     """The size of the largest batch."""
     tokens = max(limits.max_tokens, limits.max_sequences)
-    return BatchSize(tokens, limits.max_sequences, most_blocks, adapters)
+    return BatchSize(tokens, limits.max_sequences, most_blocks, adapters, states)
 
 
 def _longest(limits: Limits, block_size: int, num_blocks: int | None = None) -> int:

@@ -95,11 +95,12 @@ class DeviceMemoryBudget:
     def _needs_of(self, sized: SizedModel, *, graphs: bool) -> tuple[MemoryNeeds, int]:
         """What one model needs, and the bytes of one of its KV blocks."""
         model, memory_of, limits, verified, own = sized
-        memory = memory_of(least_blocks(limits, memory_of(1).block_size))
+        like = memory_of(1)
+        memory = memory_of(least_blocks(limits, like.block_size, like.state_blocks))
         needs = measure(model, self.accelerator, memory, limits, verified, graphs=graphs)
         adapters = adapters_of(model)
         count = 0 if adapters is None else adapters.count
-        later = staged_bytes(limits, memory.block_size, count)
+        later = staged_bytes(limits, memory, count)
         if isinstance(model, Decoder):
             later += model.workspace_bytes(limits.max_model_len or limits.max_tokens)
         return replace(needs, later=later), memory.regions[0].block_bytes if own else 0
@@ -159,7 +160,7 @@ def measure(
     """
     runner = DeviceRunner(model, memory, accelerator, limits)
     adapter = None if adapters_of(model) is None else 0
-    singles = _needs(accelerator, runner, _singles(limits, adapter))
+    singles = _needs(accelerator, runner, _singles(memory, limits, adapter))
     prompts = _needs(accelerator, runner, _prompts(memory, limits, adapter))
     most = max(prompts, singles)
     if verified:
@@ -172,9 +173,9 @@ def measure(
     return MemoryNeeds(most, max(singles, pieces))
 
 
-def least_blocks(limits: Limits, block_size: int) -> int:
-    """Of a memory for `measure`."""
-    return -(-limits.max_tokens // block_size) + limits.max_sequences
+def least_blocks(limits: Limits, block_size: int, states: int = 0) -> int:
+    """Of a memory for `measure`; a sequence has so many blocks for `states` beside its KV."""
+    return -(-limits.max_tokens // block_size) + limits.max_sequences * (1 + states)
 
 
 @torch.inference_mode()
@@ -204,8 +205,9 @@ def _prompts(memory: KvMemory, limits: Limits, adapter: int | None) -> Plan:
     for index in range(count):
         ours = length + (index < more)
         blocks = range(first, first - (-ours // memory.block_size))
-        first = blocks.stop
-        spans.append(Span(0, ours, blocks, adapter))
+        state = range(blocks.stop, blocks.stop + memory.state_blocks)
+        first = state.stop
+        spans.append(Span(0, ours, blocks, adapter, state))
         ends.append((ends[-1] if ends else -1) + ours)
     return Plan([0] * limits.max_tokens, (), spans, ends)
 
@@ -215,7 +217,8 @@ def _drafts(memory: KvMemory, limits: Limits, adapter: int | None, rows: int) ->
     return plan._replace(picks=range(rows))
 
 
-def _singles(limits: Limits, adapter: int | None) -> Plan:
-    count = limits.max_sequences
-    spans = [Span(0, 1, range(index, index + 1), adapter) for index in range(count)]
+def _singles(memory: KvMemory, limits: Limits, adapter: int | None) -> Plan:
+    count, each = limits.max_sequences, 1 + memory.state_blocks
+    firsts = range(0, count * each, each)
+    spans = [Span(0, 1, range(at, at + 1), adapter, range(at + 1, at + each)) for at in firsts]
     return Plan([0] * count, spans, (), range(count))

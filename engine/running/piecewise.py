@@ -3,8 +3,9 @@
 A short prompt, a chat's new tokens behind a cached prefix, drafts to be verified, or one of
 these beside decode rows: some hundred tokens keep the device busy for less time than the host
 takes to launch all kernels of the step one by one. Only attention depends on how these tokens
-are divided into sequences. Everything between two attentions depends on the number of tokens
-alone, so that is captured, for some numbers of tokens, and attention is launched in between:
+are divided into sequences, and so do layers that keep a state in its place. Everything between
+two of these depends on the number of tokens alone, so that is captured, for some numbers of
+tokens, and attention is launched in between:
 
     graph: embed, norm, qkv, rope, write KV | attention 0 | graph: o, norm, mlp, norm, qkv, ...
     | attention 1 | ... | graph: o, norm, mlp, norm
@@ -22,6 +23,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
+from engine.kernels.delta_net import DeltaInputs, DeltaWeights
 from engine.kernels.style import AttentionStyle
 from engine.running.recorder import Cut, Recorder, Replay
 from engine.running.warming import with_progress
@@ -35,15 +37,6 @@ def piece_sizes(most: int) -> list[int]:
     return [*(size for size in SIZES if size < most), *([most] if most <= SIZES[-1] else [])]
 
 
-class AttentionCall(NamedTuple):
-    """An attention between two pieces: where it reads queries, and where it writes results."""
-
-    layer: int
-    style: AttentionStyle
-    queries: Tensor  # [tokens, heads, width]
-    read: Tensor  # [tokens, heads * value width]
-
-
 class Attending(Protocol):
     """The part of a batch that is launched between pieces."""
 
@@ -52,14 +45,50 @@ class Attending(Protocol):
     ) -> None:
         """[tokens, heads, width] against the layer's KV, into [tokens, heads * value width]."""
 
+    def delta_net_into(
+        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor, /
+    ) -> None:
+        """Through the layer's states, into [tokens, values]."""
+
+
+class AttentionCall(NamedTuple):
+    """An attention between two pieces: where it reads queries, and where it writes results."""
+
+    layer: int
+    style: AttentionStyle
+    queries: Tensor  # [tokens, heads, width]
+    read: Tensor  # [tokens, heads * value width]
+
+    def launch(self, batch: Attending) -> None:
+        """Of this batch."""
+        batch.attend_into(*self)
+
+
+class DeltaCall(NamedTuple):
+    """A gated delta net between two pieces, likewise."""
+
+    layer: int
+    weights: DeltaWeights
+    inputs: DeltaInputs
+    read: Tensor  # [tokens, values]
+
+    def launch(self, batch: Attending) -> None:
+        """Of this batch."""
+        batch.delta_net_into(*self)
+
+
+Call: TypeAlias = AttentionCall | DeltaCall
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class CutBatch(DeviceBatch):
-    """A batch whose forward pass is captured: each attention ends a piece and is recorded."""
+    """A batch whose forward pass is captured: what reads KV or states ends a piece, and is
+    recorded.
+    """
 
     recorder: Recorder
     cut: Cut
-    calls: list[AttentionCall] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """See Batch."""
@@ -68,22 +97,30 @@ class CutBatch(DeviceBatch):
         self.cut(partial(self.attend_into, layer, style, queries, read))
         return read
 
+    def delta_net(self, layer: int, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+        """See Batch."""
+        read, lend = self.room_for_values(weights, inputs), self.recorder.lend
+        lent = DeltaInputs(*map(lend, inputs))
+        self.calls.append(DeltaCall(layer, weights, lent, lend(read)))
+        self.cut(partial(self.delta_net_into, layer, weights, inputs, read))
+        return read
 
-Forward: TypeAlias = Callable[[Cut], tuple[Tensor, Sequence[AttentionCall]]]
-"""A forward pass to be captured; returns [tokens, hidden], and its attentions."""
+
+Forward: TypeAlias = Callable[[Cut], tuple[Tensor, Sequence[Call]]]
+"""A forward pass to be captured; returns [tokens, hidden], and its calls between pieces."""
 
 
 class _Pieces(NamedTuple):
     """The graphs of one size, and the attention `calls` between them: one fewer."""
 
     replays: Sequence[Replay]
-    calls: Sequence[AttentionCall]
+    calls: Sequence[Call]
 
     def run(self, batch: Attending) -> None:
         first, *others = self.replays
         first()
         for call, replay in zip(self.calls, others, strict=True):
-            batch.attend_into(*call)
+            call.launch(batch)
             replay()
 
 
@@ -117,7 +154,7 @@ class PiecewiseGraphs:
         return self.hidden[:size]
 
     def _captured(self, recorder: Recorder, size: int, forward: Forward) -> _Pieces:
-        calls: Sequence[AttentionCall] = ()
+        calls: Sequence[Call] = ()
 
         def work(cut: Cut) -> None:
             nonlocal calls

@@ -33,14 +33,15 @@ Kind: TypeAlias = tuple[Type, tuple[int, ...]]
 
 
 class BatchSize(NamedTuple):
-    """Rows of one forward pass, its `sequences`, the width of their block tables, and how many
-    LoRA adapters the model has.
+    """Rows of one forward pass, its `sequences`, the width of their block tables, how many LoRA
+    adapters the model has, and how many blocks of `states` a sequence has beside its KV.
     """
 
     tokens: int
     sequences: int
     blocks: int
     adapters: int = 0
+    states: int = 0
 
 
 class Fields(NamedTuple):
@@ -61,6 +62,7 @@ class Fields(NamedTuple):
     min_p: "Field"
     keys: "Field"  # [sequences, 2]
     instead: "Field"
+    states: "Field"  # [sequences, states] the blocks of those
     tables: "Field"  # [sequences, blocks], the last field
 
 
@@ -79,14 +81,14 @@ class Field(NamedTuple):
 
 def layout(size: BatchSize) -> Fields:
     """The fields one after the other, each aligned."""
-    tokens, sequences, blocks, adapters = size
+    tokens, sequences, blocks, adapters, states = size
     row = (tokens,)
     kinds: list[Kind] = [(LONG, row)] * 5
     kinds += [(SHORT, row if adapters else (0,)), (SHORT, (adapters + bool(adapters),))]
     line, pair = (sequences,), (sequences, 2)
     kinds += [(SHORT, line), (SHORT, (sequences + 1,)), (FLOAT, line), (SHORT, line)]
     kinds += [(FLOAT, line), (FLOAT, line), (LONG, pair), (SHORT, line)]
-    kinds.append((SHORT, (sequences, blocks)))
+    kinds += [(SHORT, (sequences, states)), (SHORT, (sequences, blocks))]
     fields, begin = list[Field](), 0
     for dtype, shape in kinds:
         fields.append(Field(begin, dtype, shape))
@@ -122,13 +124,14 @@ class DeviceFields(NamedTuple):
     min_p: Tensor
     keys: Tensor
     instead: Tensor
+    states: Tensor
     tables: Tensor
 
     @property
     def metadata(self) -> AttentionMetadata:
-        """The fields that attention reads."""
+        """The fields that attention reads, and layers that keep a state."""
         return AttentionMetadata(
-            self.positions, self.slots, self.lengths, self.firsts, self.tables
+            self.positions, self.slots, self.lengths, self.firsts, self.tables, self.states
         )
 
     @property
@@ -195,7 +198,7 @@ class Staging:
         )
 
     def _write(self, size: BatchSize, views: Sequence[NDArray[np.int64]], plan: Plan) -> None:
-        ids, positions, picks, sources, slots, *others, tables = views
+        ids, positions, picks, sources, slots, *others, states, tables = views
         order, adapter_offsets, lengths, firsts, *drawing = others
         spans, used = [*plan.singles, *plan.chunks], len(plan.tokens)
         ids[:used], ids[used:] = plan.tokens, 0
@@ -211,6 +214,8 @@ class Staging:
         ends = [0, *accumulate(span.length for span in plan.chunks)]
         firsts[: len(ends)], firsts[len(ends) :] = ends, ends[-1]
         self._write_tables(size, tables, spans)
+        for line, span in enumerate(spans if size.states else ()):
+            states[line] = span.state
         positions[: len(plan.singles)] = [span.start for span in plan.singles]
         row = len(plan.singles)
         for span in plan.chunks:

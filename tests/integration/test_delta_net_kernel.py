@@ -133,7 +133,7 @@ def run(
 ) -> Tensor:
     singles = [span for span in spans if span.length == 1]
     chunks = [span for span in spans if span.length > 1]
-    batch = SpanRecurrence(memory, singles, chunks)
+    batch = SpanRecurrence(memory.kernels, singles, chunks)
     return batch.delta_net(memory.states(LAYER), weights, inputs)
 
 

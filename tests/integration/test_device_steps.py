@@ -18,6 +18,7 @@ from engine.kernels.style import AttentionStyle
 from engine.request import Request, Sampling
 from engine.running import device
 from engine.running.device import DeviceRunner
+from engine.running.piecewise import AttentionCall
 from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -42,7 +43,7 @@ SHAPED = replace(
 )
 SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED, "shaped": SHAPED}
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
-FAMILIES = ["llama", "qwen3", "olmo2", "gemma2", "ministral3"]
+FAMILIES = ["llama", "qwen3", "olmo2", "gemma2", "ministral3", "qwen3_5_text"]
 LOOPED = {  # their experts ask which were chosen
     "gpt_oss",
     "mixtral",
@@ -50,6 +51,7 @@ LOOPED = {  # their experts ask which were chosen
     "mistral4",
     "glm4_moe",
     "minimax_m2",
+    "qwen3_next",
 }
 
 
@@ -124,6 +126,7 @@ def test_steps_of_few_tokens_are_replayed_in_pieces(llama: Path, drafts: str | N
                 del pieces._pieces[size]
         with torch.inference_mode():
             for call in chain(*(one.calls for one in pieces._pieces.values())):
+                assert isinstance(call, AttentionCall)
                 call.queries.fill_(torch.nan)
                 call.read.fill_(torch.nan)
         assert run(engine, requests(prompts)) == expected

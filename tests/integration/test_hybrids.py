@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from engine.models.config import parse_config
 from engine.ranks.opening import refuse_ranks
 from engine.request import Sampling
 from engine.settings import EngineConfig
+from engine.state_settings import settings_for
+from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
 from tests.fakes.published_hybrids import HYBRIDS
 
@@ -50,6 +54,34 @@ def test_preempted_is_undisturbed(hybrid: Path, alone: list[list[int]]) -> None:
     engine = eager(load(hybrid, max_model_len=112, kv_cache_memory_bytes=14 * block_bytes))
     assert run(engine, requests(PROMPTS, GREEDY)) == alone
     assert engine.load.preemptions > 0
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_steps_launched_ahead_change_no_state_twice(
+    hybrid: Path, alone: list[list[int]], graphs: bool
+) -> None:
+    block_bytes = load(hybrid).kv_regions[0].block_bytes
+    settings: dict[str, object] = {
+        "max_model_len": 112,
+        "kv_cache_memory_bytes": 14 * block_bytes,
+        "enforce_eager": not graphs,
+    }
+    engine = eager(on_device(hybrid, FakeAccelerator(draws=True), **settings))
+    assert isinstance(engine.stepper, AheadStepper)
+    assert run(engine, requests(PROMPTS, GREEDY)) == alone
+    assert engine.load.preemptions > 0
+
+
+def test_on_a_device_each_seat_has_a_token(hybrid: Path) -> None:
+    settings = EngineConfig(model="", device="cuda", max_num_batched_tokens=7, max_num_seqs=8)
+    shape = parse_config(json.loads((hybrid / "config.json").read_text()))
+    with pytest.raises(UnusableCheckpoint, match=r"--max-num-batched-tokens 7: .*-seqs 8"):
+        settings_for(settings, shape, torch.float32)
+    many = replace(settings, max_num_batched_tokens=None, max_num_seqs=2049)
+    with pytest.raises(UnusableCheckpoint, match="--max-num-batched-tokens 2048"):
+        settings_for(many, shape, torch.float32)
+    enough = replace(settings, max_num_batched_tokens=8)
+    assert settings_for(enough, shape, torch.float32).block_size == 16
 
 
 def test_memory_may_hold_anything_before(hybrid: Path, alone: list[list[int]]) -> None:

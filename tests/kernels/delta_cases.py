@@ -72,8 +72,8 @@ class Case:
         rows = torch.arange(len(self.inputs.mixed) - self.spare)
         rows = rows if chunks else rows[real]
         some = DeltaInputs(*(one[rows.to(one.device)] for one in self.inputs))
-        spans = SpanRecurrence((), ours) if chunks else SpanRecurrence(ours, ())
-        return spans.delta_net(self.states, self.weights, some)
+        batch = ((), ours) if chunks else (ours, ())
+        return SpanRecurrence(None, *batch).delta_net(self.states, self.weights, some)
 
 
 def make_case(
@@ -99,9 +99,11 @@ def make_case(
             states.memory[span.state[PLACE]] = torch.randn_like(states.memory[0])
             states.inputs[span.state[PLACE]] = torch.randn_like(states.inputs[0])
     rows = spare + (len(counts) if max(counts) == 1 else sum(counts))
+    inputs = _inputs(shape, rows, dtype, device)
+    inputs.mixed[rows - spare :], inputs.rates[rows - spare :] = torch.nan, torch.nan
     return Case(
         _weights(shape, dtype, device),
-        _inputs(shape, rows, dtype, device),
+        inputs,
         states,
         torch.tensor(told, dtype=torch.int32, device=device),
         spans,

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights
 from engine.kernels.style import AttentionStyle
 from engine.running.piecewise import (
     SIZES,
     AttentionCall,
     CutBatch,
+    DeltaCall,
     Forward,
     PiecewiseGraphs,
     piece_sizes,
@@ -24,6 +26,8 @@ from tests.fakes.device import TapeRecorder
 
 STYLE = AttentionStyle(1.0)
 HIDDEN = 3
+NOTHING = torch.empty(0)
+WEIGHTS = DeltaWeights(DeltaShape(1, 1, 2, 4, 3), NOTHING, NOTHING, NOTHING, NOTHING, 1e-6)
 
 
 class TenTimes:
@@ -35,6 +39,13 @@ class TenTimes:
     def attend_into(self, layer: int, _: AttentionStyle, queries: Tensor, read: Tensor) -> None:
         self.layers.append(layer)
         read.copy_(queries * 10)
+
+    def delta_net_into(
+        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor
+    ) -> None:
+        assert weights is WEIGHTS
+        self.layers.append(layer)
+        read.copy_(inputs.mixed * inputs.rates)
 
 
 class Lending(TapeRecorder):
@@ -59,6 +70,11 @@ class TenTimesCut(CutBatch):
         self, layer: int, style: AttentionStyle, queries: Tensor, read: Tensor
     ) -> None:
         TenTimes().attend_into(layer, style, queries, read)
+
+    def delta_net_into(
+        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor
+    ) -> None:
+        TenTimes().delta_net_into(layer, weights, inputs, read)
 
 
 def captured(source: Tensor, sizes: Sequence[int]) -> tuple[PiecewiseGraphs, TapeRecorder]:
@@ -102,11 +118,34 @@ def test_what_an_attention_reads_and_writes_is_lent_and_it_is_launched_for_a_war
     read = batch.attend(3, STYLE, queries)
     assert (read == 10).all()
     (call,) = batch.calls
+    assert isinstance(call, AttentionCall)
     assert (call.layer, call.style) == (3, STYLE)
     lent_queries, lent_read = recorder.lent
     assert call.queries is lent_queries
     assert call.read is lent_read
     assert [one.data_ptr() for one in recorder.lent] == [queries.data_ptr(), read.data_ptr()]
+
+
+def test_layers_that_keep_a_state_are_cut_out_likewise() -> None:
+    nothing, recorder = cast("Any", None), Lending()
+    inputs = DeltaInputs(torch.ones(3, 4), torch.full((3, 1), 7.0))
+    batch = TenTimesCut(
+        nothing, nothing, nothing, 0, 3, recorder=recorder, cut=lambda between: between()
+    )
+    read = batch.delta_net(5, WEIGHTS, inputs)
+    assert (read == 7).all()
+    (call,) = batch.calls
+    assert isinstance(call, DeltaCall)
+    for one, other in zip(recorder.lent, (*call.inputs, call.read), strict=True):
+        assert one is other
+    assert [one.data_ptr() for one in recorder.lent] == [
+        one.data_ptr() for one in (*inputs, read)
+    ]
+    inputs.mixed.fill_(2)
+    attention = TenTimes()
+    call.launch(attention)
+    assert (read == 14).all()
+    assert attention.layers == [5]
 
 
 def test_the_largest_is_captured_first() -> None:

@@ -137,9 +137,34 @@ def test_a_slot_may_be_further_than_32_bits_count(staging: Staging) -> None:
     assert fields.slots.tolist() == [2**32 + 4 + 3]
 
 
-@given(st.integers(1, 99), st.integers(1, 20), st.integers(1, 40))
-def test_fields_are_aligned_and_apart(tokens: int, sequences: int, blocks: int) -> None:
-    fields = layout(BatchSize(tokens, sequences, table_blocks(blocks)))
+def test_blocks_of_states_lie_beside_those_of_kv() -> None:
+    size = BatchSize(4, 3, 16, states=2)
+    staging = Staging(size, BLOCK, torch.device("cpu"))
+    plan = Plan(
+        [50, 60, 61],
+        [Span(5, 1, [3, 9], state=[7, 1])],
+        [Span(2, 2, [4], state=[2, 6])],
+        [0],
+    )
+    staged = staging.stage(size, plan)
+    assert staged.states[:2].tolist() == [[7, 1], [2, 6]]
+    assert staged.metadata.states is staged.states
+    assert staged.states.dtype is torch.int32
+    assert staged.tables[:2, :2].tolist() == [[3, 9], [4, 0]]
+    assert staging.clear(size).metadata.lengths.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("adapters", [0, 3])
+def test_without_states_nothing_lies_elsewhere(adapters: int) -> None:
+    fields = layout(BatchSize(5, 3, 16, adapters))
+    assert fields.states.begin == fields.states.end == fields.tables.begin
+
+
+@given(st.integers(1, 99), st.integers(1, 20), st.integers(1, 40), st.integers(0, 3))
+def test_fields_are_aligned_and_apart(
+    tokens: int, sequences: int, blocks: int, states: int
+) -> None:
+    fields = layout(BatchSize(tokens, sequences, table_blocks(blocks), states=states))
     assert all(field.begin % ALIGNMENT == 0 for field in fields)
     assert all(one.end <= other.begin for one, other in pairwise(fields))
     assert blocks <= table_blocks(blocks) < blocks + TABLE_STEP

@@ -1,0 +1,86 @@
+"""A batch on a device goes through the states of its layers as one in main memory does."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.attention.device_batch import DeviceBatch
+from engine.attention.host_batch import AttentionBatch
+from engine.attention.kv_memory import KvMemory, KvShape, StateShape
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
+from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights
+from engine.kernels.gpu.kernels import TritonKernels
+from engine.kernels.gpu.twins import TorchKernels
+from engine.running.staging import BatchSize, Staging
+
+NET = DeltaShape(1, 2, 16, 16, 3)
+LAYERS, BLOCK, BLOCKS = 3, 16, 40
+SHAPE = KvShape(2, 2, 16, state=StateShape(LAYERS, NET))
+SINGLES = [Span(0, 1, [3], state=[20, 21]), Span(13, 1, [9], state=[31, 30])]
+CHUNKS = [Span(0, 7, [4], state=[22, 35]), Span(8, 20, [10, 12], state=[24, 27])]
+ROWS, SPARE = 29, 3
+
+
+def memory_on(device: torch.device) -> KvMemory:
+    """What nobody wrote is no number."""
+    memory = KvMemory(SHAPE, BLOCKS, BLOCK, torch.float32, device)
+    assert memory.state_blocks == 2
+    memory.block_rows.fill_(torch.nan)
+    return memory
+
+
+def fill(memory: KvMemory, spans: list[Span]) -> None:
+    """The states of what goes on."""
+    for layer in range(LAYERS):
+        states = memory.states(layer)
+        for span in spans:
+            if span.start:
+                states.memory[span.state[states.place]] = torch.randn_like(states.memory[0])
+                states.inputs[span.state[states.place]] = torch.randn_like(states.inputs[0])
+
+
+def weights_on(device: torch.device) -> DeltaWeights:
+    return DeltaWeights(
+        NET,
+        torch.randn(NET.channels, NET.taps + 1, device=device),
+        -torch.rand(NET.value_heads, device=device),
+        torch.randn(NET.value_heads, device=device),
+        torch.rand(NET.value_width, device=device),
+        1e-6,
+    )
+
+
+def inputs_on(device: torch.device, rows: int) -> DeltaInputs:
+    return DeltaInputs(
+        torch.randn(rows, NET.channels + NET.values, device=device),
+        torch.randn(rows, 2 * NET.value_heads, device=device),
+    )
+
+
+def through(
+    batch: AttentionBatch | DeviceBatch, weights: DeltaWeights, inputs: DeltaInputs
+) -> Tensor:
+    """All layers side by side."""
+    return torch.stack([batch.delta_net(at, weights, inputs) for at in range(LAYERS)])
+
+
+@pytest.mark.parametrize("kernels", [TorchKernels, TritonKernels])
+def test_all_layers_of_a_mixed_batch(kernels: type[TorchKernels], device: torch.device) -> None:
+    """Layers lie in one block or another; rows and sequences of padding are behind them."""
+    ours, plain = memory_on(device), memory_on(device)
+    fill(ours, [*SINGLES, *CHUNKS])
+    plain.block_rows.copy_(ours.block_rows)
+    weights, inputs = weights_on(device), inputs_on(device, ROWS + SPARE)
+    some = DeltaInputs(*(one[:ROWS] for one in inputs))
+    expected = through(AttentionBatch(plain, SINGLES, CHUNKS), weights, some)
+    size = BatchSize(ROWS + SPARE, 6, 16, states=ours.state_blocks)
+    plan = Plan(range(ROWS), SINGLES, CHUNKS, ())
+    fields = Staging(size, BLOCK, device).stage(size, plan)
+    batch = DeviceBatch(ours, kernels(), fields.metadata, len(SINGLES), 20)
+    answer = through(batch, weights, inputs)
+    torch.testing.assert_close(answer[:, :ROWS], expected, rtol=1e-4, atol=1e-5)
+    assert not answer[:, ROWS:].any()
+    torch.testing.assert_close(
+        ours.block_rows, plain.block_rows, rtol=1e-4, atol=1e-5, equal_nan=True
+    )
