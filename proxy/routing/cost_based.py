@@ -20,7 +20,7 @@ from discovery.registration import Role
 from proxy.routing.claims import Claims
 from proxy.routing.costs import Costs, of_batch, of_prompt, of_work
 from proxy.routing.plan import Estimate, Plan, PlanReason, RoutingQuery
-from proxy.routing.prefixes import PrefixIndex, block_tokens
+from proxy.routing.prefixes import PrefixIndex, block_tokens, state_blocks
 from proxy.routing.sampling import MAX_CANDIDATES, sample_nodes
 
 MOST_HOLDERS = 2
@@ -172,7 +172,7 @@ class CostBased:
         return max(1, query.num_tokens - self.prefixes.cached(node, query.prefix_hashes))
 
     def _link_s(self, begin: NodeCost, end: NodeCost) -> float:
-        num_bytes = end.missing * bytes_of_token(end.node)
+        num_bytes = bytes_to_move(end.node, end.missing)
         return self.costs.link_s(begin.node, end.node, num_bytes)
 
     def _candidates(self, nodes: Sequence[Node], query: RoutingQuery) -> Sequence[Node]:
@@ -186,10 +186,10 @@ def _alone_plan(end: NodeCost, first_s: float, why: PlanReason) -> Plan:
     return Plan(None, end.node, Estimate(first_s, first_s + end.seconds), why)
 
 
-def bytes_of_token(node: Node) -> float:
-    """Bytes of KV per token over all ranks, by the node's layout; 0: unknown."""
+def bytes_to_move(node: Node, tokens: int) -> float:
+    """Bytes of the KV of so many tokens, and of a state, over all ranks; 0: unknown."""
     regions = (node.registration.kv_layout or {}).get("block_bytes")
     if not isinstance(regions, list | tuple):
         return 0.0
     block_bytes = sum(one for one in regions if isinstance(one, int | float))
-    return block_bytes / block_tokens(node)
+    return (tokens / block_tokens(node) + state_blocks(node)) * block_bytes

@@ -75,9 +75,14 @@ class PrefixIndex:
         return sum(len(cache.names) for cache in self._caches.values())
 
     def cached(self, node: Node, names: PrefixHashes) -> int:
-        """How many tokens of a prompt with these hashes the node is expected to have cached."""
+        """How many tokens of a prompt with these hashes the node is expected to have cached.
+
+        None, if its model keeps a state beside KV: such nodes cache nothing.
+        """
         cache = self._caches.get(node.node_id)
-        return 0 if cache is None else _known_prefix(names, cache.names) * STRIDE
+        if cache is None or state_blocks(node):
+            return 0
+        return _known_prefix(names, cache.names) * STRIDE
 
     def holders(self, names: PrefixHashes, most: int) -> list[str]:
         """Ids of nodes that hold a prefix of these hashes, longest first; at most `most`."""
@@ -172,6 +177,12 @@ def _known_prefix(names: PrefixHashes, known: Container[bytes]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def state_blocks(node: Node) -> int:
+    """Blocks of a sequence for what the node's model keeps beside KV."""
+    count = (node.registration.kv_layout or {}).get("state_blocks")
+    return count if isinstance(count, int) else 0
 
 
 def block_tokens(node: Node) -> int:

@@ -14,7 +14,7 @@ from engine.request import Request, RequestId, Sampling
 from kv_transfer.blocks.mapping import map_blocks
 from kv_transfer.layout import KvLayout
 from proxy.routing.claims import PromptWork, WorkTiming
-from proxy.routing.cost_based import bytes_of_token
+from proxy.routing.cost_based import bytes_to_move
 from proxy.routing.costs import Costs, of_work
 from proxy.routing.linear_fit import LinearFit
 
@@ -91,12 +91,14 @@ def test_answers_are_as_long_as_those_before_unless_they_are_told_to_be() -> Non
     assert come(max_tokens=1000, min_tokens=500) == 500
 
 
+@pytest.mark.parametrize("state", [0, 3])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_as_much_kv_is_foretold_as_ranks_move(ranks: int) -> None:
-    layout = KvLayout("float32", 16, 4, (4096 // ranks,) * ranks, ranks)
+def test_as_much_kv_is_foretold_as_ranks_move(ranks: int, state: int) -> None:
+    sizes = (4096 // ranks,) * ranks
+    layout = KvLayout("float32", 16, 4, sizes, ranks, state_blocks=state)
     said = Registration(Role.DECODE, "d:80", "", kv_layout=msgspec.to_builtins(layout))
     moved = map_blocks(layout, layout).slot_bytes
-    assert bytes_of_token(Node(said, 0.0)) * layout.block_size == moved
+    assert bytes_to_move(Node(said, 0.0), 2 * layout.block_size) == (2 + state) * moved
 
 
 def test_estimates_come_true_once_something_was_learnt() -> None:
