@@ -28,6 +28,7 @@ ORDER = (
     "products",
     "stored",
     "experts",
+    "delta_net",
     "adapters",
     "rounded",
     "pointwise",

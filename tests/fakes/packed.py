@@ -19,7 +19,11 @@ from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import edit_config
 
 GROUP, SIDE = 32, 128
-PRODUCTS = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")  # Mixtral's experts last
+PRODUCTS = (
+    "_proj.weight",
+    *(".w1.weight", ".w2.weight", ".w3.weight"),  # Mixtral's experts
+    *("_qkv.weight", "_qkvz.weight", "_proj_z.weight"),  # Qwen3.5's states
+)
 Tensors = dict[str, Tensor]
 Packed = tuple[Tensors, Tensor]
 """What stands for a weight, by the ends of their names, and what it is worth."""

@@ -28,6 +28,7 @@ from tests.integration.test_storage import whole_engine
 SIZES = {"hidden_size": 160, "intermediate_size": 288}
 SHAPE = {**SIZES, "head_dim": 40, "initializer_range": 0.05}
 LATENTS = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "v_head_dim": 8}
+STATES = {**SHAPE, "head_dim": 32, "linear_key_head_dim": 16, "linear_value_head_dim": 32}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {**SHAPE, "attention_bias": True},
     "phi3": {**SIZES, "initializer_range": 0.05},
@@ -40,6 +41,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "glm4_moe": {**SHAPE, "head_dim": 32, "moe_intermediate_size": 64, "attention_bias": True},
     "minimax_m2": {**SHAPE, "head_dim": 32, "rotary_dim": 16},
+    "qwen3_next": {
+        **STATES,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+    },
+    "qwen3_5_text": STATES,
 }
 EIGHT = [one for one in CONFIGS if "fp8" in one or "float" in one]
 

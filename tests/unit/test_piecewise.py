@@ -27,7 +27,9 @@ from tests.fakes.device import TapeRecorder
 STYLE = AttentionStyle(1.0)
 HIDDEN = 3
 NOTHING = torch.empty(0)
-WEIGHTS = DeltaWeights(DeltaShape(1, 1, 2, 4, 3), NOTHING, NOTHING, NOTHING, NOTHING, 1e-6)
+WEIGHTS = DeltaWeights(
+    DeltaShape(1, 1, 2, 4, 3), NOTHING[None], NOTHING, NOTHING, NOTHING, 1e-6
+)
 
 
 class TenTimes:
