@@ -153,7 +153,7 @@ def load_part(
     if group is not None:
         blocks = group.all_reduce_min(blocks)
     if opened is not None:
-        log_kv_cache_size(blocks, config.block_size, max_len)
+        log_kv_cache_size(blocks, config.block_size, max_len, state)
     return model, (kv, blocks, config.block_size, dtype, device, kernels)
 
 

@@ -69,6 +69,11 @@ class KvShape:
         """The total of numbers for one token."""
         return self.layers * self.parts * self.heads * self.width
 
+    @property
+    def state_layers(self) -> int:
+        """The layers that keep a state."""
+        return 0 if self.state is None else self.state.layers
+
     def token_bytes(self, dtype: torch.dtype) -> int:
         """The KV of one token, of a model that computes in `dtype`, in bytes."""
         return self.numbers * (self.stored or dtype).itemsize
@@ -106,6 +111,8 @@ class KvMemory:
         size = rows, block_size * shape.width
         self.block_rows = self._zeros(size, shape.stored or dtype, device)
         self.token_rows = self.block_rows.view(rows * block_size, shape.width)
+        self._states = [self._states_of(layer) for layer in range(shape.state_layers)]
+        self.state_blocks = self._states[-1].place + 1 if self._states else 0
 
     def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Allocate the memory."""
@@ -131,14 +138,11 @@ class KvMemory:
         """All of it as bytes, [block, bytes]."""
         return self.block_rows.view(self.num_blocks, -1).view(torch.uint8)
 
-    @property
-    def state_blocks(self) -> int:
-        """How many blocks a sequence takes for what it keeps beside KV."""
-        state = self.shape.state
-        return 0 if state is None else state.blocks(self.regions[0].block_bytes)
-
     def states(self, layer: int) -> LayerStates:
         """Where the states of `layer` lie, counted among the layers that have one."""
+        return self._states[layer]
+
+    def _states_of(self, layer: int) -> LayerStates:
         state, numbers = self.shape.state, self.bytes_of_blocks.view(torch.float32)
         assert state is not None, "a model with states"
         net, size = state.net, state.layer_bytes // torch.float32.itemsize

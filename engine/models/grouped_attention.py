@@ -70,8 +70,3 @@ class GroupedAttention:
 def _over_all(norm: Norm, heads: Tensor) -> Tensor:
     """Norm [tokens, heads, head_dim] over all heads of a token together."""
     return norm(heads.flatten(1)).view(heads.shape)
-
-
-def sigmoid_gated(rows: Tensor, gates: Tensor) -> Tensor:
-    """The twin of the kernel."""
-    return rows * gates.sigmoid()

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
+from engine.kernels.gating import sigmoid_gated
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.delta_net import read_delta_net
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.few_row_experts import few_rows_mlp
 from engine.models.few_rows import FusedProducts, few_rows_attention
-from engine.models.grouped_attention import Gating, GroupedAttention, sigmoid_gated
+from engine.models.grouped_attention import Gating, GroupedAttention
 from engine.models.latent_attention import LatentAttention
 from engine.models.latent_weights import read_latent_attention
 from engine.models.layer import Attention, FewRowsAttention, FewRowsMlp, Layer, Mlp

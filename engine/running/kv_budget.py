@@ -133,11 +133,14 @@ def kv_bytes(share: int, used: int, needs: MemoryNeeds) -> int:
     return left
 
 
-def log_kv_cache_size(blocks: int, block_size: int, max_len: int) -> None:
-    """Log the size of the KV cache in vLLM's words, which people grep for."""
+def log_kv_cache_size(blocks: int, block_size: int, max_len: int, states: int = 0) -> None:
+    """Log the size of the KV cache in vLLM's words, which people grep for.
+
+    A sequence has so many blocks for `states` beside its KV.
+    """
     tokens = blocks * block_size
     log.info("GPU KV cache size: %s tokens", f"{tokens:,}")
-    each = -(-max_len // block_size) * block_size
+    each = (-(-max_len // block_size) + states) * block_size
     log.info(
         "Maximum concurrency for %s tokens per request: %.2fx", f"{max_len:,}", tokens / each
     )

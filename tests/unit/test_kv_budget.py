@@ -231,6 +231,9 @@ def test_lines_of_the_log_are_vllms(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         log_kv_cache_size(10, 16, 17)
     assert "17 tokens per request: 5.00x" in caplog.text, "a block begun is a block taken"
+    with caplog.at_level(logging.INFO):
+        log_kv_cache_size(10, 16, 17, states=3)
+    assert "17 tokens per request: 2.00x" in caplog.text
 
 
 def test_a_device_gives_kv_all_that_is_left(tmp_path: Path) -> None:

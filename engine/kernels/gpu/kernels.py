@@ -18,6 +18,7 @@ from engine.kernels.contract import (
 from engine.kernels.contract import HeadNorms as Norms
 from engine.kernels.delta_net import DeltaWeights, LayerStates
 from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion
+from engine.kernels.gating import sigmoid_gated
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.delta_call import fits_kernels
 from engine.kernels.gpu.delta_net import delta_net_step
@@ -114,8 +115,8 @@ class TritonKernels(TorchKernels):
         return gated(gate_up, gate, *(clamp or ()))
 
     def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
-        """See Kernels. Two launches, of torch's."""
-        return rows * gates.sigmoid()
+        """See Kernels, in plain torch yet."""
+        return sigmoid_gated(rows, gates)
 
     def quantized(self, group: int | None) -> QuantizedOutputKernels:
         """See QuantizingKernels."""

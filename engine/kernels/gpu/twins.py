@@ -21,6 +21,7 @@ from engine.kernels.contract import (
 )
 from engine.kernels.delta_net import DeltaWeights, LayerStates
 from engine.kernels.fusion import FewRowProducts
+from engine.kernels.gating import sigmoid_gated
 from engine.kernels.gpu.delta_net_twins import chunks_twin, step_twin
 from engine.kernels.gpu.few_row_experts import mix_few_rows_twin
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores_twin, few_rows_twin
@@ -119,7 +120,7 @@ class TorchKernels:
 
     def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
         """See Kernels."""
-        return rows * gates.sigmoid()
+        return sigmoid_gated(rows, gates)
 
     def quantized(self, group: int | None) -> QuantizedOutputKernels:
         """See QuantizingKernels."""
