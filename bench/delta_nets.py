@@ -19,9 +19,10 @@ from engine.attention.kv_memory import KvMemory, KvShape, StateShape
 from engine.attention.paged import Span
 from engine.attention.recurrence import SpanRecurrence
 from engine.kernels.cpu.native import open_kernels
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights
+from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
 
-NET = DeltaShape(16, 32, 128, 128, 3)
+NET = RecurrentShape(16, 32, 128, 128, 3)
 LAYERS, RUNS, SEQUENCES, CHUNK = 12, 9, (1, 8), 512
 DTYPE = torch.bfloat16
 MS = 1e3
@@ -36,7 +37,7 @@ class Medians(NamedTuple):
 
 
 @torch.inference_mode()
-def main(net: DeltaShape = NET, layers: int = LAYERS, chunk: int = CHUNK) -> None:
+def main(net: RecurrentShape = NET, layers: int = LAYERS, chunk: int = CHUNK) -> None:
     """Print all batches' times, with one thread and with all."""
     for threads in sorted({1, torch.get_num_threads()}):
         torch.set_num_threads(threads)
@@ -52,7 +53,7 @@ def main(net: DeltaShape = NET, layers: int = LAYERS, chunk: int = CHUNK) -> Non
             sys.stdout.write("\n")
 
 
-def measure(net: DeltaShape, layers: int, sequences: int, length: int) -> Medians:
+def measure(net: RecurrentShape, layers: int, sequences: int, length: int) -> Medians:
     """The next `length` tokens of so many sequences, through all layers."""
     state = StateShape(layers, net)
     shape, cpu = KvShape(1, 1, 32, state=state), torch.device("cpu")
@@ -63,18 +64,18 @@ def measure(net: DeltaShape, layers: int, sequences: int, length: int) -> Median
     batch = ([], spans) if length > 1 else (spans, [])
     kernel, twin = SpanRecurrence(memory.kernels, *batch), SpanRecurrence(None, *batch)
     mixed = torch.randn(sequences * length, net.channels + net.values).to(DTYPE)
-    inputs = DeltaInputs(mixed, torch.randn(len(mixed), 2 * net.value_heads).to(DTYPE))
+    inputs = RecurrentInputs(mixed, torch.randn(len(mixed), 2 * net.value_heads).to(DTYPE))
     weights, target = _weights(net), torch.empty_like(memory.states(0).memory)
     work: list[Callable[[int], Tensor]] = [
-        lambda layer: kernel.delta_net(memory.states(layer), weights, inputs),
-        lambda layer: twin.delta_net(memory.states(layer), weights, inputs),
+        lambda layer: kernel.recurrence(memory.states(layer), weights, inputs),
+        lambda layer: twin.recurrence(memory.states(layer), weights, inputs),
         lambda layer: target.copy_(memory.states(layer).memory),
     ]
     times = [[_seconds(one, layers) for one in work] for _ in range(RUNS)]
     return Medians(*(sorted(each)[RUNS // 2] for each in zip(*times, strict=True)))
 
 
-def _weights(net: DeltaShape) -> DeltaWeights:
+def _weights(net: RecurrentShape) -> DeltaWeights:
     heads, convolution = net.value_heads, torch.randn(net.channels, net.taps + 1)
     norm = torch.ones(net.value_width)
     return DeltaWeights(net, convolution, -torch.ones(heads), torch.zeros(heads), norm, 1e-6)

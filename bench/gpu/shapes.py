@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from engine.kernels.delta_net import DeltaShape
+from engine.kernels.recurrent import RecurrentShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Shape:
     moe_intermediate_size: int = 0
     quantization: str | None = None
     dtype: torch.dtype = torch.bfloat16
-    delta: DeltaShape | None = None
+    delta: RecurrentShape | None = None
     block_size: int = 16
     batches: tuple[int, ...] = (1, 8, 64)
     context: int = 2048
@@ -110,7 +110,7 @@ QWEN = Shape(
     num_experts=128,
     num_experts_per_tok=8,
     moe_intermediate_size=768,
-    delta=DeltaShape(16, 32, 128, 128, 3),  # Qwen3-Next-80B-A3B's
+    delta=RecurrentShape(16, 32, 128, 128, 3),  # Qwen3-Next-80B-A3B's
 )
 TINY = Shape(
     name="tiny",
@@ -132,7 +132,7 @@ TINY = Shape(
 TINY_EXPERTS = replace(
     TINY,
     name="tiny-experts",
-    delta=DeltaShape(1, 2, 16, 16, 3),
+    delta=RecurrentShape(1, 2, 16, 16, 3),
     num_experts=4,
     num_experts_per_tok=2,
     moe_intermediate_size=32,

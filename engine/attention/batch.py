@@ -9,7 +9,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.attention.latents import LatentPart, LatentSizes
 from engine.attention.rotation import Rotation
 from engine.kernels.contract import HeadNorms, Latents
-from engine.kernels.delta_net import DeltaInputs, DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentWeights
 from engine.kernels.style import AttentionStyle
 
 
@@ -44,8 +44,10 @@ class Batch(Protocol):
     def latent_parts(self, sizes: LatentSizes) -> Sequence[LatentPart]:
         """How the rows attend over latents; none: all of them to latents, by `attend`."""
 
-    def delta_net(self, layer: int, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
-        """What a gated delta net reads of its states, which it changes: [tokens, values].
+    def recurrence(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs
+    ) -> Tensor:
+        """What a recurrent layer reads of its states, which it changes: [tokens, values].
 
         `layer` is counted among the layers that keep a state.
         """

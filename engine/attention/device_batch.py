@@ -19,13 +19,13 @@ from engine.kernels.contract import (
     AttentionIo,
     Chunks,
     Contexts,
-    DeltaIo,
     HeadNorms,
     Latents,
     LayerKv,
     PagedKernels,
+    RecurrentIo,
 )
-from engine.kernels.delta_net import DeltaInputs, DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentWeights
 from engine.kernels.stored import take
 from engine.kernels.style import AttentionStyle
 
@@ -142,31 +142,33 @@ class DeviceBatch:
             io = AttentionIo(queries[count:], read[count:])
             self.kernels.prefill_attention(io, kv, contexts, chunks, style)
 
-    def delta_net(self, layer: int, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+    def recurrence(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs
+    ) -> Tensor:
         """See Batch. The result is a new tensor."""
         read = self.room_for_values(weights, inputs)
-        self.delta_net_into(layer, weights, inputs, read)
+        self.recurrence_into(layer, weights, inputs, read)
         return read
 
-    def room_for_values(self, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
-        """An uninitialized tensor for the result of a gated delta net: [tokens, values]."""
+    def room_for_values(self, weights: RecurrentWeights, inputs: RecurrentInputs) -> Tensor:
+        """An uninitialized tensor for the result of a recurrent layer: [tokens, values]."""
         return inputs.mixed.new_empty(len(inputs.mixed), weights.shape.values)
 
-    def delta_net_into(
-        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor
+    def recurrence_into(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs, read: Tensor
     ) -> None:
         """Single tokens in one launch, and chunks in a few, into `read`."""
         count, states, of = self.singles, self.memory.states(layer), self.metadata
         mixed, rates = inputs
         if count:
-            io = DeltaIo(DeltaInputs(mixed[:count], rates[:count]), read[:count])
+            io = RecurrentIo(RecurrentInputs(mixed[:count], rates[:count]), read[:count])
             contexts = Contexts(of.states[:count], of.lengths[:count])
-            self.kernels.delta_net_step(io, states, contexts, weights)
+            self.kernels.recurrent_step(io, states, contexts, weights)
         if count < len(of.states):
-            io = DeltaIo(DeltaInputs(mixed[count:], rates[count:]), read[count:])
+            io = RecurrentIo(RecurrentInputs(mixed[count:], rates[count:]), read[count:])
             contexts = Contexts(of.states[count:], of.lengths[count:])
             chunks = Chunks(of.firsts[: len(of.states) - count + 1], self.longest)
-            self.kernels.delta_net_chunks(io, states, contexts, chunks, weights)
+            self.kernels.recurrent_chunks(io, states, contexts, chunks, weights)
 
     def _kv(self, layer: int) -> LayerKv:
         return LayerKv(self.memory.blocks, layer, self.memory.shape.value_width)

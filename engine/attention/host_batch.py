@@ -12,7 +12,7 @@ from engine.attention.paged import Span, SpanAttention
 from engine.attention.recurrence import SpanRecurrence
 from engine.attention.rotation import Rotation
 from engine.kernels.contract import HeadNorms, Latents
-from engine.kernels.delta_net import DeltaInputs, DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentWeights
 from engine.kernels.style import AttentionStyle
 
 LEAST_EXPANDED = 32  # tokens: fewer gain nothing over latents
@@ -90,9 +90,11 @@ class AttentionBatch:
         absorbed = SpanAttention(self.memory, singles[: run.singles], ours)
         return LatentPart(run.rows, absorbed)
 
-    def delta_net(self, layer: int, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+    def recurrence(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs
+    ) -> Tensor:
         """See Batch."""
-        return self._recurrence.delta_net(self.memory.states(layer), weights, inputs)
+        return self._recurrence.recurrence(self.memory.states(layer), weights, inputs)
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """See Batch."""

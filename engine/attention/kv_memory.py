@@ -24,7 +24,7 @@ from torch import Tensor
 from engine.api import KvRegion
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels
-from engine.kernels.delta_net import DeltaShape, LayerStates
+from engine.kernels.recurrent import LayerStates, RecurrentShape
 from engine.kernels.stored import copyable, take, to_stored
 
 ALIGNMENT = 64  # bytes
@@ -35,7 +35,7 @@ class StateShape:
     """What a sequence keeps beside its KV: in each of `layers`, a state of a `net`."""
 
     layers: int
-    net: DeltaShape
+    net: RecurrentShape
 
     @property
     def layer_bytes(self) -> int:

@@ -14,22 +14,14 @@ from engine.attention.paged import Span, told
 from engine.kernels.cpu.attention import Numbers
 from engine.kernels.cpu.delta_net import DeltaNets
 from engine.kernels.cpu.native import CpuKernels
-from engine.kernels.delta_net import (
-    DeltaInputs,
-    DeltaWeights,
-    LayerStates,
-    chunk,
-    convolve,
-    gate_and_norm,
-    heads_of,
-    step,
-)
+from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentWeights, convolve
 
 TOKENS_AT_ONCE = 64
 
 
 class SpanRecurrence:
-    """Gated delta nets over some spans, `singles` of one token first.
+    """Recurrent layers over some spans, `singles` of one token first.
 
     Without `kernels` it runs in plain torch.
     """
@@ -47,22 +39,24 @@ class SpanRecurrence:
         if self._compiled is not None:
             self._compiled.renew(*_told(singles))
 
-    def delta_net(
-        self, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs
+    def recurrence(
+        self, states: LayerStates, weights: RecurrentWeights, inputs: RecurrentInputs
     ) -> Tensor:
         """See Batch in engine/attention/batch.py."""
-        if self._compiled is not None:
-            return self._compiled.delta_net(states, weights, inputs)
+        if self._compiled is not None and isinstance(weights, DeltaWeights):
+            return self._compiled.recurrence(states, weights, inputs)
         first, parts = len(self._singles), list[Tensor]()
         if first:
-            parts.append(self._step(states, weights, DeltaInputs(*_rows(inputs, 0, first))))
+            parts.append(self._step(states, weights, RecurrentInputs(*_rows(inputs, 0, first))))
         for span in self._chunks:
-            ours = DeltaInputs(*_rows(inputs, first, span.length))
+            ours = RecurrentInputs(*_rows(inputs, first, span.length))
             parts.append(_through(span, states, weights, ours))
             first += span.length
-        return gate_and_norm(weights, torch.cat(parts), inputs.mixed)
+        return weights.gate_and_norm(torch.cat(parts), inputs.mixed)
 
-    def _step(self, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+    def _step(
+        self, states: LayerStates, weights: RecurrentWeights, inputs: RecurrentInputs
+    ) -> Tensor:
         """One token of each single: [singles, value_heads, value_width]."""
         device = inputs.mixed.device
         blocks = torch.tensor([one.state[states.place] for one in self._singles], device=device)
@@ -70,8 +64,8 @@ class SpanRecurrence:
         before = states.inputs[blocks].where(goes_on[:, None, None], 0)
         memory = states.memory[blocks].where(goes_on[:, None, None, None], 0)
         new = inputs.mixed[:, None, : weights.shape.channels]
-        heads = heads_of(weights, convolve(weights, before, new)[:, 0], inputs.rates)
-        read, memory = step(heads, memory)
+        heads = weights.heads(convolve(weights, before, new)[:, 0], inputs.rates)
+        read, memory = weights.step(heads, memory)
         states.memory[blocks] = memory
         states.inputs[blocks] = torch.cat((before[:, 1:], new.float()), 1)
         return read
@@ -82,7 +76,7 @@ def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
 
 
 def _through(
-    span: Span, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs
+    span: Span, states: LayerStates, weights: RecurrentWeights, inputs: RecurrentInputs
 ) -> Tensor:
     """All tokens of a chunk: [tokens, value_heads, value_width]."""
     block = span.state[states.place]
@@ -90,17 +84,17 @@ def _through(
     if not span.start:
         before, memory = torch.zeros_like(before), torch.zeros_like(memory)
     new = inputs.mixed[:, : weights.shape.channels]
-    heads = heads_of(weights, convolve(weights, before, new), inputs.rates)
+    heads = weights.heads(convolve(weights, before, new), inputs.rates)
     parts = list[Tensor]()
     for first in range(0, span.length, TOKENS_AT_ONCE):
         some = type(heads)(*(one[first : first + TOKENS_AT_ONCE] for one in heads))
-        read, memory = chunk(some, memory)
+        read, memory = weights.chunk(some, memory)
         parts.append(read)
     states.memory[block] = memory
     states.inputs[block] = torch.cat((before, new.float()))[span.length :]
     return torch.cat(parts)
 
 
-def _rows(inputs: DeltaInputs, first: int, count: int) -> tuple[Tensor, Tensor]:
+def _rows(inputs: RecurrentInputs, first: int, count: int) -> tuple[Tensor, Tensor]:
     mixed, rates = (one[first : first + count] for one in inputs)
     return mixed, rates

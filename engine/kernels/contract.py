@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from engine.kernels.delta_net import DeltaInputs, DeltaWeights, LayerStates
 from engine.kernels.fusion import FewRowProducts
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentWeights
 from engine.kernels.rows import DualRows, QuantizedRows, Rows
 from engine.kernels.style import AttentionStyle
 
@@ -173,10 +173,10 @@ class AttentionIo(NamedTuple):
     output: Tensor
 
 
-class DeltaIo(NamedTuple):
-    """The inputs of a gated delta net, and a tensor for its output [tokens, values]."""
+class RecurrentIo(NamedTuple):
+    """The inputs of a recurrent layer, and a tensor for its output [tokens, values]."""
 
-    inputs: DeltaInputs
+    inputs: RecurrentInputs
     output: Tensor
 
 
@@ -229,21 +229,25 @@ class PagedKernels(QuantizingKernels, Protocol):
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
         """Write all parts, as many as `kv` has, [tokens, kv_heads, width] each, to `slots`."""
 
-    def delta_net_step(
-        self, io: DeltaIo, states: LayerStates, contexts: Contexts, weights: DeltaWeights
+    def recurrent_step(
+        self,
+        io: RecurrentIo,
+        states: LayerStates,
+        contexts: Contexts,
+        weights: RecurrentWeights,
     ) -> None:
-        """One token of each sequence through a gated delta net, which changes its state.
+        """One token of each sequence through a recurrent layer, which changes its state.
 
         The tables of `contexts` are of blocks of states: [sequences, state blocks]. A sequence
         of length 1 begins. Nothing is read or written for padding; its output is zeros.
         """
 
-    def delta_net_chunks(
+    def recurrent_chunks(
         self,
-        io: DeltaIo,
+        io: RecurrentIo,
         states: LayerStates,
         contexts: Contexts,
         chunks: Chunks,
-        weights: DeltaWeights,
+        weights: RecurrentWeights,
     ) -> None:
         """The last tokens of each sequence, likewise; one that has no others begins."""

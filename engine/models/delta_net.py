@@ -11,7 +11,8 @@ from torch import Tensor
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import Linear
 from engine.checkpoints.weight_loader import WeightLoader
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights
+from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
 from engine.kernels.rows import Rows
 from engine.models.config import ModelConfig
 from engine.models.expert_config import DeltaConfig
@@ -30,13 +31,13 @@ class DeltaNet:
 
     def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/layer.py. Its positions are not rotated."""
-        inputs = DeltaInputs(self.inward(normed), self.rates(normed))
-        return self.output(batch.delta_net(self.index, self.weights, inputs))
+        inputs = RecurrentInputs(self.inward(normed), self.rates(normed))
+        return self.output(batch.recurrence(self.index, self.weights, inputs))
 
 
-def delta_shape(config: DeltaConfig) -> DeltaShape:
+def delta_shape(config: DeltaConfig) -> RecurrentShape:
     """The sizes that kernels need."""
-    return DeltaShape(
+    return RecurrentShape(
         config.key_heads,
         config.value_heads,
         config.key_width,
@@ -75,7 +76,7 @@ def read_delta_net(
     )
 
 
-def _apart(shape: DeltaShape) -> tuple[Tensor, Tensor]:
+def _apart(shape: RecurrentShape) -> tuple[Tensor, Tensor]:
     """Row indices that put together what a checkpoint has by key head: all queries, keys,
     values and gates; and all rates, then decays.
     """

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
-from engine.kernels.delta_net import DeltaInputs, DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentWeights
 from engine.kernels.style import AttentionStyle
 from engine.running.recorder import Cut, Recorder, Replay
 from engine.running.warming import with_progress
@@ -45,8 +45,8 @@ class Attending(Protocol):
     ) -> None:
         """[tokens, heads, width] against the layer's KV, into [tokens, heads * value width]."""
 
-    def delta_net_into(
-        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor, /
+    def recurrence_into(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs, read: Tensor, /
     ) -> None:
         """Through the layer's states, into [tokens, values]."""
 
@@ -64,20 +64,20 @@ class AttentionCall(NamedTuple):
         batch.attend_into(*self)
 
 
-class DeltaCall(NamedTuple):
-    """A gated delta net between two pieces, likewise."""
+class RecurrentCall(NamedTuple):
+    """A recurrent layer between two pieces, likewise."""
 
     layer: int
-    weights: DeltaWeights
-    inputs: DeltaInputs
+    weights: RecurrentWeights
+    inputs: RecurrentInputs
     read: Tensor  # [tokens, values]
 
     def launch(self, batch: Attending) -> None:
         """Of this batch."""
-        batch.delta_net_into(*self)
+        batch.recurrence_into(*self)
 
 
-Call: TypeAlias = AttentionCall | DeltaCall
+Call: TypeAlias = AttentionCall | RecurrentCall
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -97,12 +97,14 @@ class CutBatch(DeviceBatch):
         self.cut(partial(self.attend_into, layer, style, queries, read))
         return read
 
-    def delta_net(self, layer: int, weights: DeltaWeights, inputs: DeltaInputs) -> Tensor:
+    def recurrence(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs
+    ) -> Tensor:
         """See Batch."""
         read, lend = self.room_for_values(weights, inputs), self.recorder.lend
-        lent = DeltaInputs(*map(lend, inputs))
-        self.calls.append(DeltaCall(layer, weights, lent, lend(read)))
-        self.cut(partial(self.delta_net_into, layer, weights, inputs, read))
+        lent = RecurrentInputs(*map(lend, inputs))
+        self.calls.append(RecurrentCall(layer, weights, lent, lend(read)))
+        self.cut(partial(self.recurrence_into, layer, weights, inputs, read))
         return read
 
 

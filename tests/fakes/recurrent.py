@@ -8,10 +8,11 @@ from torch import Tensor
 from engine.attention.batch import Batch
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory, KvShape, StateShape
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights
+from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
 
 LAYERS, BLOCK, VOCABULARY = 3, 4, 7
-NET = DeltaShape(1, 2, 4, 4, 2)
+NET = RecurrentShape(1, 2, 4, 4, 2)
 SHAPE = KvShape(1, 1, 16, state=StateShape(LAYERS, NET))
 
 
@@ -39,10 +40,10 @@ class Stateful:
         self.weights = DeltaWeights(NET, taps, -ones, ones, torch.ones(NET.value_width), 1e-6)
 
     def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
-        inputs = DeltaInputs(self.mixed[tokens], self.rates[tokens])
+        inputs = RecurrentInputs(self.mixed[tokens], self.rates[tokens])
         total = torch.zeros(len(tokens), NET.values)
         for layer in range(LAYERS):
-            total = total + batch.delta_net(layer, self.weights, inputs)
+            total = total + batch.recurrence(layer, self.weights, inputs)
             inputs = inputs._replace(mixed=inputs.mixed.roll(1, -1))
         return total
 

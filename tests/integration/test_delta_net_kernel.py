@@ -13,23 +13,24 @@ from engine.attention.paged import Span
 from engine.attention.recurrence import SpanRecurrence
 from engine.kernels.cpu.library import RecordedCalls
 from engine.kernels.cpu.native import CpuKernels
-from engine.kernels.delta_net import SMALLEST, DeltaInputs, DeltaShape, DeltaWeights
+from engine.kernels.delta_net import SMALLEST, DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.01, torch.float16: 2e-3}
 SHAPES = {
-    "whole": DeltaShape(2, 4, 128, 128, 3),
-    "alone": DeltaShape(3, 3, 32, 64, 3),
-    "odd": DeltaShape(2, 6, 21, 37, 2),
-    "small": DeltaShape(1, 2, 5, 7, 1),
-    "wide": DeltaShape(1, 1, 24, 345, 4),
-    "without a convolution": DeltaShape(1, 3, 16, 16, 0),
+    "whole": RecurrentShape(2, 4, 128, 128, 3),
+    "alone": RecurrentShape(3, 3, 32, 64, 3),
+    "odd": RecurrentShape(2, 6, 21, 37, 2),
+    "small": RecurrentShape(1, 2, 5, 7, 1),
+    "wide": RecurrentShape(1, 1, 24, 345, 4),
+    "without a convolution": RecurrentShape(1, 3, 16, 16, 0),
 }
 SINGLES, CHUNKS = (0, 1, 50), ((0, 2), (0, 33), (3, 40), (40, 32))
 LAYERS, LAYER = 4, 3  # the second one in the second of a sequence's blocks
 
 
 def memory_of(
-    net: DeltaShape, sequences: int, dtype: torch.dtype, kernels: CpuKernels | None
+    net: RecurrentShape, sequences: int, dtype: torch.dtype, kernels: CpuKernels | None
 ) -> KvMemory:
     """Two layers' states in a block; numbers at random."""
     state = StateShape(LAYERS, net)
@@ -62,7 +63,7 @@ def spans_of(described: Sequence[tuple[int, int]], first: int = 0) -> list[Span]
     ]
 
 
-def weights_of(net: DeltaShape, dtype: torch.dtype, *, wide: bool = False) -> DeltaWeights:
+def weights_of(net: RecurrentShape, dtype: torch.dtype, *, wide: bool = False) -> DeltaWeights:
     return DeltaWeights(
         net,
         torch.randn(net.channels, net.taps + 1).to(dtype),
@@ -73,17 +74,17 @@ def weights_of(net: DeltaShape, dtype: torch.dtype, *, wide: bool = False) -> De
     )
 
 
-def inputs_of(net: DeltaShape, tokens: int, dtype: torch.dtype) -> DeltaInputs:
+def inputs_of(net: RecurrentShape, tokens: int, dtype: torch.dtype) -> RecurrentInputs:
     """Views of wider rows."""
     mixed, rates = net.channels + net.values, 2 * net.value_heads
-    return DeltaInputs(
+    return RecurrentInputs(
         torch.randn(tokens, mixed + 3).to(dtype)[:, :mixed],
         2 * torch.randn(tokens, rates + 1).to(dtype)[:, :rates],
     )
 
 
 def one_by_one(
-    memory: KvMemory, spans: Sequence[Span], weights: DeltaWeights, inputs: DeltaInputs
+    memory: KvMemory, spans: Sequence[Span], weights: DeltaWeights, inputs: RecurrentInputs
 ) -> Tensor:
     """The formula in float64, token by token; states are changed as well."""
     states, row, read = memory.states(LAYER), 0, list[Tensor]()
@@ -129,12 +130,12 @@ def _gated(weights: DeltaWeights, read: Tensor, gates: Tensor) -> Tensor:
 
 
 def run(
-    memory: KvMemory, spans: Sequence[Span], weights: DeltaWeights, inputs: DeltaInputs
+    memory: KvMemory, spans: Sequence[Span], weights: DeltaWeights, inputs: RecurrentInputs
 ) -> Tensor:
     singles = [span for span in spans if span.length == 1]
     chunks = [span for span in spans if span.length > 1]
     batch = SpanRecurrence(memory.kernels, singles, chunks)
-    return batch.delta_net(memory.states(LAYER), weights, inputs)
+    return batch.recurrence(memory.states(LAYER), weights, inputs)
 
 
 def close(ours: Tensor, exact: Tensor, tolerance: float) -> bool:
@@ -199,10 +200,10 @@ def test_however_a_prompt_is_cut_it_is_the_same_to_the_bit(
     expected = run(whole, spans_of([(0, cuts[-1])], 1), weights, inputs)
     for first, last in pairwise(cuts):
         spans = spans_of([(first, last - first)], 1)
-        ours = DeltaInputs(*(one[first:last] for one in inputs))
+        ours = RecurrentInputs(*(one[first:last] for one in inputs))
         if last - first > 1:  # beside others
             spans += spans_of([(9, 50)])
-            ours = DeltaInputs(*(torch.cat((one, one[:1].expand(50, -1))) for one in ours))
+            ours = RecurrentInputs(*(torch.cat((one, one[:1].expand(50, -1))) for one in ours))
         output = run(parts, spans, weights, ours)[: last - first]
         assert torch.equal(output, expected[first:last])
     for one, same in zip(whole.states(LAYER)[:2], parts.states(LAYER)[:2], strict=True):
@@ -213,7 +214,7 @@ def test_numbers_far_out_stay_numbers(kernels: CpuKernels) -> None:
     net = SHAPES["alone"]
     memory, spans = memory_of(net, 1, torch.float32, kernels), spans_of([(0, 3)])
     mixed, rates = inputs_of(net, 3, torch.float32)
-    inputs = DeltaInputs(mixed * 1e4, rates * 1e4)
+    inputs = RecurrentInputs(mixed * 1e4, rates * 1e4)
     inputs.mixed[0] = 0
     exact, weights = like(memory, None), weights_of(net, torch.float32)
     output = run(memory, spans, weights, inputs)
@@ -227,7 +228,7 @@ def test_recorded_steps_go_on_with_others(kernels: CpuKernels) -> None:
     exact, inputs = like(memory, kernels), inputs_of(net, 2, dtype)
     batch = AttentionBatch(memory, some, ())
     with torch.inference_mode():
-        made, calls = kernels.record(lambda: batch.delta_net(LAYER, weights, inputs))
+        made, calls = kernels.record(lambda: batch.recurrence(LAYER, weights, inputs))
     assert isinstance(calls, RecordedCalls)
     assert torch.equal(made, run(exact, some, weights, inputs))
     for spans in (some, others, others):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.attention.kv_memory import KvMemory, KvShape, StateShape
 from engine.errors import EngineError, UnusableCheckpoint
-from engine.kernels.delta_net import DeltaShape
+from engine.kernels.recurrent import RecurrentShape
 from engine.models.config import parse_config
 from engine.ranks.opening import refuse_ranks
 from engine.request import Sampling
@@ -181,7 +181,7 @@ def test_memory_has_to_hold_the_state_of_one_sequence(hybrid: Path) -> None:
 
 
 def test_a_state_lies_where_no_other_does() -> None:
-    net = DeltaShape(2, 4, 8, 6, 3)
+    net = RecurrentShape(2, 4, 8, 6, 3)
     shape = KvShape(2, 2, 16, state=StateShape(7, net))
     memory = KvMemory(shape, 5, 16, torch.float32, torch.device("cpu"))
     assert memory.state_blocks == 2

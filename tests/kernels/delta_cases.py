@@ -8,18 +8,19 @@ from torch import Tensor
 
 from engine.attention.paged import Span
 from engine.attention.recurrence import SpanRecurrence
-from engine.kernels.contract import Chunks, Contexts, DeltaIo
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights, LayerStates
+from engine.kernels.contract import Chunks, Contexts, RecurrentIo
+from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 BLOCKS, PLACE, NOWHERE = 24, 1, 1 << 30
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 SHAPES = {
-    "each its key": DeltaShape(2, 2, 16, 16, 3),
-    "shared keys": DeltaShape(2, 6, 16, 32, 3),
-    "wide keys": DeltaShape(1, 2, 32, 16, 1),
-    "long convolution": DeltaShape(1, 1, 16, 16, 4),
+    "each its key": RecurrentShape(2, 2, 16, 16, 3),
+    "shared keys": RecurrentShape(2, 6, 16, 32, 3),
+    "wide keys": RecurrentShape(1, 2, 32, 16, 1),
+    "long convolution": RecurrentShape(1, 1, 16, 16, 4),
 }
 
 
@@ -30,7 +31,7 @@ class Case:
     """
 
     weights: DeltaWeights
-    inputs: DeltaInputs
+    inputs: RecurrentInputs
     states: LayerStates
     tables: Tensor  # [sequences, 3] int32
     spans: Sequence[Span]
@@ -58,11 +59,11 @@ class Case:
         """[rows, values], in a tensor full of what is no number."""
         rows = len(self.inputs.mixed)
         output = self.inputs.mixed.new_full((rows, self.weights.shape.values), torch.nan)
-        io, given = DeltaIo(self.inputs, output), (self.states, self.contexts)
+        io, given = RecurrentIo(self.inputs, output), (self.states, self.contexts)
         if chunks:
-            kernels.delta_net_chunks(io, *given, self.chunks, self.weights)
+            kernels.recurrent_chunks(io, *given, self.chunks, self.weights)
         else:
-            kernels.delta_net_step(io, *given, self.weights)
+            kernels.recurrent_step(io, *given, self.weights)
         return output
 
     def right(self, *, chunks: bool) -> Tensor:
@@ -71,13 +72,13 @@ class Case:
         real = torch.tensor([span.length > 0 for span in self.spans])
         rows = torch.arange(len(self.inputs.mixed) - self.spare)
         rows = rows if chunks else rows[real]
-        some = DeltaInputs(*(one[rows.to(one.device)] for one in self.inputs))
+        some = RecurrentInputs(*(one[rows.to(one.device)] for one in self.inputs))
         batch = ((), ours) if chunks else (ours, ())
-        return SpanRecurrence(None, *batch).delta_net(self.states, self.weights, some)
+        return SpanRecurrence(None, *batch).recurrence(self.states, self.weights, some)
 
 
 def make_case(
-    shape: DeltaShape,
+    shape: RecurrentShape,
     starts: Sequence[int],
     counts: Sequence[int],
     dtype: torch.dtype,
@@ -111,7 +112,7 @@ def make_case(
     )
 
 
-def _states(shape: DeltaShape, device: torch.device) -> LayerStates:
+def _states(shape: RecurrentShape, device: torch.device) -> LayerStates:
     """Behind something else in each block, and before something else."""
     numbers = torch.full((BLOCKS, 8 + shape.numbers + 4), torch.nan, device=device)
     ours = numbers[:, 8 : 8 + shape.numbers]
@@ -126,7 +127,7 @@ def _like(one: Tensor, numbers: Tensor) -> Tensor:
     return numbers.as_strided(one.shape, one.stride(), one.storage_offset())
 
 
-def _weights(shape: DeltaShape, dtype: torch.dtype, device: torch.device) -> DeltaWeights:
+def _weights(shape: RecurrentShape, dtype: torch.dtype, device: torch.device) -> DeltaWeights:
     sizes = shape.channels, shape.taps + 1
     return DeltaWeights(
         shape,
@@ -139,9 +140,9 @@ def _weights(shape: DeltaShape, dtype: torch.dtype, device: torch.device) -> Del
 
 
 def _inputs(
-    shape: DeltaShape, rows: int, dtype: torch.dtype, device: torch.device
-) -> DeltaInputs:
+    shape: RecurrentShape, rows: int, dtype: torch.dtype, device: torch.device
+) -> RecurrentInputs:
     """Rows that something lies between."""
     mixed = torch.randn(rows, shape.channels + shape.values + 16, device=device).to(dtype)
     rates = torch.randn(rows, 2 * shape.value_heads + 1, device=device).to(dtype)
-    return DeltaInputs(mixed[:, :-16], rates[:, :-1])
+    return RecurrentInputs(mixed[:, :-16], rates[:, :-1])

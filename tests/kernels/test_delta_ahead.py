@@ -7,9 +7,10 @@ from tests.kernels.test_attention_ahead import SHARED_BYTES
 
 GIVEN = """
 from engine.kernels.contract import Chunks, Contexts
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights, LayerStates
-shape, dtype, i32 = DeltaShape(16, 32, 128, 128, 3), torch.{dtype}, torch.int32
-inputs = DeltaInputs(
+from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
+shape, dtype, i32 = RecurrentShape(16, 32, 128, 128, 3), torch.{dtype}, torch.int32
+inputs = RecurrentInputs(
     torch.empty(9, shape.channels + shape.values, dtype=dtype),
     torch.empty(9, 2 * shape.value_heads, dtype=dtype),
 )

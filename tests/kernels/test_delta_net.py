@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.kernels.delta_net import DeltaShape
 from engine.kernels.gpu.delta_call import fits_kernels
 from engine.kernels.gpu.delta_net_chunks import delta_net_chunks
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.recurrent import RecurrentShape
 from tests.kernels.attention_cases import distance
 from tests.kernels.delta_cases import FLOATS, SHAPES, TOLERANCE, Case, make_case
 
@@ -41,7 +41,7 @@ def check(case: Case, kernels: TorchKernels, *, chunks: bool) -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_step(
-    shape: DeltaShape, dtype: torch.dtype, kernels: type[TorchKernels], device: torch.device
+    shape: RecurrentShape, dtype: torch.dtype, kernels: type[TorchKernels], device: torch.device
 ) -> None:
     """Of sequences that go on, of some that begin, and of padding."""
     case = make_case(shape, STARTS, ONES, dtype, device)
@@ -52,7 +52,7 @@ def test_a_step(
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_chunks(
-    shape: DeltaShape, dtype: torch.dtype, kernels: type[TorchKernels], device: torch.device
+    shape: RecurrentShape, dtype: torch.dtype, kernels: type[TorchKernels], device: torch.device
 ) -> None:
     """Shorter than the convolution and longer than a piece, with padding in every place."""
     starts, counts = (4, 0, 0, 0, 9, 2, 0), (1, 2, 0, 71, 64, 33, 0)
@@ -87,7 +87,7 @@ def test_alike_keys_which_powers_of_their_products_would_not_survive(
 
 @pytest.mark.parametrize("chunks", [False, True])
 def test_heads_of_odd_widths_have_no_kernel(chunks: bool, device: torch.device) -> None:
-    shape = DeltaShape(1, 2, 12, 20, 3)
+    shape = RecurrentShape(1, 2, 12, 20, 3)
     assert not fits_kernels(shape)
     case = make_case(shape, (3, 0), (1, 1), torch.float32, device)
     check(case, TritonKernels(), chunks=chunks)

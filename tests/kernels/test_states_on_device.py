@@ -9,12 +9,13 @@ from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape, StateShape
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights
+from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
 from engine.running.staging import BatchSize, Staging
 
-NET = DeltaShape(1, 2, 16, 16, 3)
+NET = RecurrentShape(1, 2, 16, 16, 3)
 LAYERS, BLOCK, BLOCKS = 3, 16, 40
 SHAPE = KvShape(2, 2, 16, state=StateShape(LAYERS, NET))
 SINGLES = [Span(0, 1, [3], state=[20, 21]), Span(13, 1, [9], state=[31, 30])]
@@ -51,18 +52,18 @@ def weights_on(device: torch.device) -> DeltaWeights:
     )
 
 
-def inputs_on(device: torch.device, rows: int) -> DeltaInputs:
-    return DeltaInputs(
+def inputs_on(device: torch.device, rows: int) -> RecurrentInputs:
+    return RecurrentInputs(
         torch.randn(rows, NET.channels + NET.values, device=device),
         torch.randn(rows, 2 * NET.value_heads, device=device),
     )
 
 
 def through(
-    batch: AttentionBatch | DeviceBatch, weights: DeltaWeights, inputs: DeltaInputs
+    batch: AttentionBatch | DeviceBatch, weights: DeltaWeights, inputs: RecurrentInputs
 ) -> Tensor:
     """All layers side by side."""
-    return torch.stack([batch.delta_net(at, weights, inputs) for at in range(LAYERS)])
+    return torch.stack([batch.recurrence(at, weights, inputs) for at in range(LAYERS)])
 
 
 @pytest.mark.parametrize("kernels", [TorchKernels, TritonKernels])
@@ -72,7 +73,7 @@ def test_all_layers_of_a_mixed_batch(kernels: type[TorchKernels], device: torch.
     fill(ours, [*SINGLES, *CHUNKS])
     plain.block_rows.copy_(ours.block_rows)
     weights, inputs = weights_on(device), inputs_on(device, ROWS + SPARE)
-    some = DeltaInputs(*(one[:ROWS] for one in inputs))
+    some = RecurrentInputs(*(one[:ROWS] for one in inputs))
     expected = through(AttentionBatch(plain, SINGLES, CHUNKS), weights, some)
     size = BatchSize(ROWS + SPARE, 6, 16, states=ours.state_blocks)
     plan = Plan(range(ROWS), SINGLES, CHUNKS, ())

@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights
+from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.recurrent import RecurrentInputs, RecurrentShape, RecurrentWeights
 from engine.kernels.style import AttentionStyle
 from engine.running.piecewise import (
     SIZES,
     AttentionCall,
     CutBatch,
-    DeltaCall,
     Forward,
     PiecewiseGraphs,
+    RecurrentCall,
     piece_sizes,
 )
 from engine.running.recorder import Cut
@@ -28,7 +29,7 @@ STYLE = AttentionStyle(1.0)
 HIDDEN = 3
 NOTHING = torch.empty(0)
 WEIGHTS = DeltaWeights(
-    DeltaShape(1, 1, 2, 4, 3), NOTHING[None], NOTHING, NOTHING, NOTHING, 1e-6
+    RecurrentShape(1, 1, 2, 4, 3), NOTHING[None], NOTHING, NOTHING, NOTHING, 1e-6
 )
 
 
@@ -42,8 +43,8 @@ class TenTimes:
         self.layers.append(layer)
         read.copy_(queries * 10)
 
-    def delta_net_into(
-        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor
+    def recurrence_into(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs, read: Tensor
     ) -> None:
         assert weights is WEIGHTS
         self.layers.append(layer)
@@ -73,10 +74,10 @@ class TenTimesCut(CutBatch):
     ) -> None:
         TenTimes().attend_into(layer, style, queries, read)
 
-    def delta_net_into(
-        self, layer: int, weights: DeltaWeights, inputs: DeltaInputs, read: Tensor
+    def recurrence_into(
+        self, layer: int, weights: RecurrentWeights, inputs: RecurrentInputs, read: Tensor
     ) -> None:
-        TenTimes().delta_net_into(layer, weights, inputs, read)
+        TenTimes().recurrence_into(layer, weights, inputs, read)
 
 
 def captured(source: Tensor, sizes: Sequence[int]) -> tuple[PiecewiseGraphs, TapeRecorder]:
@@ -130,14 +131,14 @@ def test_what_an_attention_reads_and_writes_is_lent_and_it_is_launched_for_a_war
 
 def test_layers_that_keep_a_state_are_cut_out_likewise() -> None:
     nothing, recorder = cast("Any", None), Lending()
-    inputs = DeltaInputs(torch.ones(3, 4), torch.full((3, 1), 7.0))
+    inputs = RecurrentInputs(torch.ones(3, 4), torch.full((3, 1), 7.0))
     batch = TenTimesCut(
         nothing, nothing, nothing, 0, 3, recorder=recorder, cut=lambda between: between()
     )
-    read = batch.delta_net(5, WEIGHTS, inputs)
+    read = batch.recurrence(5, WEIGHTS, inputs)
     assert (read == 7).all()
     (call,) = batch.calls
-    assert isinstance(call, DeltaCall)
+    assert isinstance(call, RecurrentCall)
     for one, other in zip(recorder.lent, (*call.inputs, call.read), strict=True):
         assert one is other
     assert [one.data_ptr() for one in recorder.lent] == [

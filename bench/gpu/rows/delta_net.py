@@ -9,11 +9,12 @@ from torch import Tensor
 
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
-from engine.kernels.contract import Chunks, Contexts, DeltaIo
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights, LayerStates
+from engine.kernels.contract import Chunks, Contexts, RecurrentIo
+from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.delta_net import delta_net_step, step_floor
 from engine.kernels.gpu.delta_net_chunks import chunks_floor, delta_net_chunks
-from engine.kernels.gpu.delta_net_twins import chunks_twin, step_twin
+from engine.kernels.gpu.recurrent_twins import chunks_twin, step_twin
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 EPS = 1e-6
 BEFORE = 100  # tokens that each sequence has behind it
@@ -33,14 +34,14 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 
 class _Given(NamedTuple):
-    inputs: DeltaInputs
+    inputs: RecurrentInputs
     states: LayerStates
     contexts: Contexts
     weights: DeltaWeights
 
 
 def _given(
-    shape: DeltaShape, sequences: int, length: int, dtype: torch.dtype, device: torch.device
+    shape: RecurrentShape, sequences: int, length: int, dtype: torch.dtype, device: torch.device
 ) -> _Given:
     new = partial(torch.randn, dtype=dtype, device=device)
     tokens, heads = sequences * length, shape.value_heads
@@ -55,14 +56,14 @@ def _given(
         EPS,
     )
     return _Given(
-        DeltaInputs(new(tokens, shape.channels + shape.values), new(tokens, 2 * heads)),
+        RecurrentInputs(new(tokens, shape.channels + shape.values), new(tokens, 2 * heads)),
         _states(shape, numbers),
         Contexts(tables, torch.full_like(tables[:, 0], BEFORE + length)),
         weights,
     )
 
 
-def _states(shape: DeltaShape, numbers: Tensor) -> LayerStates:
+def _states(shape: RecurrentShape, numbers: Tensor) -> LayerStates:
     memory, last = numbers.split((shape.keys_times_values, shape.taps * shape.channels), 1)
     heads = shape.value_heads, shape.key_width, shape.value_width
     return LayerStates(
@@ -70,10 +71,12 @@ def _states(shape: DeltaShape, numbers: Tensor) -> LayerStates:
     )
 
 
-def _step(shape: DeltaShape, batch: int, dtype: torch.dtype, device: torch.device) -> Prepared:
+def _step(
+    shape: RecurrentShape, batch: int, dtype: torch.dtype, device: torch.device
+) -> Prepared:
     given = _given(shape, batch, 1, dtype, device)
     apart = _apart(given)
-    io = DeltaIo(given.inputs, given.inputs.mixed.new_empty(batch, shape.values))
+    io = RecurrentIo(given.inputs, given.inputs.mixed.new_empty(batch, shape.values))
 
     def twin() -> Tensor:
         step_twin(io, apart, given.contexts, given.weights)
@@ -84,14 +87,14 @@ def _step(shape: DeltaShape, batch: int, dtype: torch.dtype, device: torch.devic
 
 
 def _chunks(
-    shape: DeltaShape, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
+    shape: RecurrentShape, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> Prepared:
     count, length = sizes
     given = _given(shape, count, length, dtype, device)
     inputs, states, contexts, weights = given
     firsts = torch.arange(0, count * length + 1, length, dtype=torch.int32, device=device)
     chunks, apart = Chunks(firsts, length), _apart(given)
-    io = DeltaIo(inputs, inputs.mixed.new_empty(count * length, shape.values))
+    io = RecurrentIo(inputs, inputs.mixed.new_empty(count * length, shape.values))
 
     def twin() -> Tensor:
         chunks_twin(io, apart, contexts, chunks, weights)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from engine.kernels.cpu.attention import Numbers
 from engine.kernels.cpu.library import FORMATS, Library
-from engine.kernels.delta_net import DeltaInputs, DeltaWeights, LayerStates
+from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.recurrent import LayerStates, RecurrentInputs
 
 
 class _Plan(Structure):
@@ -65,8 +66,8 @@ class DeltaNets:
         self._kept = spans, tables
         self._plan.spans, self._plan.tables = spans.buffer_info()[0], tables.buffer_info()[0]
 
-    def delta_net(
-        self, states: LayerStates, weights: DeltaWeights, inputs: DeltaInputs
+    def recurrence(
+        self, states: LayerStates, weights: DeltaWeights, inputs: RecurrentInputs
     ) -> Tensor:
         """See Batch in engine/attention/batch.py."""
         mixed, rates = (one if one.stride(1) == 1 else one.contiguous() for one in inputs)

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from engine.kernels.contract import Contexts
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights, LayerStates
+from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.paged_call import DTYPES, power_of_two
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 NARROWEST = 16  # numbers: a side of a product
 
 
-def fits_kernels(shape: DeltaShape) -> bool:
+def fits_kernels(shape: RecurrentShape) -> bool:
     """Whether there are kernels for heads of these widths."""
     widths = shape.key_width, shape.value_width
     return all(width == power_of_two(width) >= NARROWEST for width in widths)
@@ -22,14 +23,14 @@ def fits_kernels(shape: DeltaShape) -> bool:
 class DeltaCall:
     """A call that fits together."""
 
-    shape: DeltaShape
+    shape: RecurrentShape
     strides: tuple[int, int, int, int, int]  # of rows of inputs, tables, and blocks of states
     sizes: dict[str, int]  # of heads, which are constants
 
     @classmethod
     def of(
         cls,
-        inputs: DeltaInputs,
+        inputs: RecurrentInputs,
         states: LayerStates,
         contexts: Contexts,
         weights: DeltaWeights,
@@ -56,7 +57,7 @@ class DeltaCall:
         }
         return cls(shape, strides, sizes)
 
-    def output(self, inputs: DeltaInputs, out: Tensor | None) -> Tensor:
+    def output(self, inputs: RecurrentInputs, out: Tensor | None) -> Tensor:
         """[tokens, values]: `out`, if it is that, or new."""
         sizes, dtype = (len(inputs.mixed), self.shape.values), inputs.mixed.dtype
         if out is None:
@@ -66,7 +67,7 @@ class DeltaCall:
         return out
 
 
-def _check_inputs(inputs: DeltaInputs, shape: DeltaShape) -> None:
+def _check_inputs(inputs: RecurrentInputs, shape: RecurrentShape) -> None:
     mixed, rates = inputs
     columns = shape.channels + shape.values, 2 * shape.value_heads
     for name, one, width in zip(("mixed", "rates"), (mixed, rates), columns, strict=True):
@@ -78,7 +79,7 @@ def _check_inputs(inputs: DeltaInputs, shape: DeltaShape) -> None:
             raise ValueError(f"{name} is {one.dtype}")
 
 
-def _check_states(states: LayerStates, contexts: Contexts, shape: DeltaShape) -> None:
+def _check_states(states: LayerStates, contexts: Contexts, shape: RecurrentShape) -> None:
     heads = shape.value_heads, shape.key_width, shape.value_width
     last = shape.taps, shape.channels
     for name, one, sizes in (("memory", states.memory, heads), ("inputs", states.inputs, last)):

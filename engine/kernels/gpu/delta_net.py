@@ -15,17 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.contract import Contexts
-from engine.kernels.delta_net import (
-    SMALLEST,
-    DeltaInputs,
-    DeltaShape,
-    DeltaWeights,
-    LayerStates,
-)
+from engine.kernels.delta_net import SMALLEST, DeltaWeights
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.delta_call import DeltaCall
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import power_of_two
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 NUMBERS_OF_A_WARP = 2048  # of a state: 64 registers of each thread
 MOST_WARPS = 8
@@ -34,7 +29,7 @@ LEAST_SQUARE = tl.constexpr(SMALLEST)
 
 
 def delta_net_step(
-    inputs: DeltaInputs,
+    inputs: RecurrentInputs,
     states: LayerStates,
     contexts: Contexts,
     weights: DeltaWeights,
@@ -65,7 +60,7 @@ def delta_net_step(
     return output
 
 
-def step_floor(shape: DeltaShape, sequences: int, itemsize: int) -> Floor:
+def step_floor(shape: RecurrentShape, sequences: int, itemsize: int) -> Floor:
     """States are read and written once, and so are the last inputs; inputs are read and
     outputs written in numbers of `itemsize` bytes.
 

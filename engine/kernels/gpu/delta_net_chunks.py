@@ -28,13 +28,14 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.contract import Chunks, Contexts
-from engine.kernels.delta_net import DeltaInputs, DeltaShape, DeltaWeights, LayerStates
+from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.chunk_tiles import place_of, tiles_of
 from engine.kernels.gpu.delta_call import DeltaCall
 from engine.kernels.gpu.delta_net import LEAST_SQUARE
 from engine.kernels.gpu.delta_net_pieces import product, solve
 from engine.kernels.gpu.paged_call import power_of_two
+from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 PIECE, PIECE_IN_FLOAT32 = 64, 16  # tokens: more have no room in registers
 CONVOLVED = 16  # tokens that a program convolves
@@ -53,7 +54,7 @@ class _Room(NamedTuple):
 
 
 def delta_net_chunks(
-    inputs: DeltaInputs,
+    inputs: RecurrentInputs,
     states: LayerStates,
     contexts: Contexts,
     chunks: Chunks,
@@ -115,7 +116,7 @@ def delta_net_chunks(
     return output
 
 
-def chunks_floor(shape: DeltaShape, sequences: int, tokens: int, itemsize: int) -> Floor:
+def chunks_floor(shape: RecurrentShape, sequences: int, tokens: int, itemsize: int) -> Floor:
     """States and last inputs of all sequences are read and written once; for each of `tokens`
     in all, inputs are read and outputs written, in numbers of `itemsize` bytes.
 

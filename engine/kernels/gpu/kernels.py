@@ -9,14 +9,14 @@ from engine.kernels.contract import (
     AttentionIo,
     Chunks,
     Contexts,
-    DeltaIo,
     DualOutputNorms,
     Latents,
     LayerKv,
     QuantizedOutputKernels,
+    RecurrentIo,
 )
 from engine.kernels.contract import HeadNorms as Norms
-from engine.kernels.delta_net import DeltaWeights, LayerStates
+from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion
 from engine.kernels.gating import sigmoid_gated
 from engine.kernels.gpu.decode_attention import decode_attention
@@ -38,6 +38,7 @@ from engine.kernels.gpu.norms import (
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.recurrent import LayerStates, RecurrentWeights
 from engine.kernels.rows import DualRows, QuantizedRows
 from engine.kernels.style import AttentionStyle
 from engine.kernels.weights import Fp8Weight
@@ -177,28 +178,32 @@ class TritonKernels(TorchKernels):
         """See PagedKernels."""
         write(parts, kv.memory, kv.layer, slots)
 
-    def delta_net_step(
-        self, io: DeltaIo, states: LayerStates, contexts: Contexts, weights: DeltaWeights
+    def recurrent_step(
+        self,
+        io: RecurrentIo,
+        states: LayerStates,
+        contexts: Contexts,
+        weights: RecurrentWeights,
     ) -> None:
-        """See PagedKernels. Heads of odd widths are the twin's, here and below."""
-        if fits_kernels(weights.shape):
+        """See PagedKernels. Other nets, and heads of odd widths, are the twin's."""
+        if isinstance(weights, DeltaWeights) and fits_kernels(weights.shape):
             delta_net_step(io.inputs, states, contexts, weights, out=io.output)
         else:
-            super().delta_net_step(io, states, contexts, weights)
+            super().recurrent_step(io, states, contexts, weights)
 
-    def delta_net_chunks(
+    def recurrent_chunks(
         self,
-        io: DeltaIo,
+        io: RecurrentIo,
         states: LayerStates,
         contexts: Contexts,
         chunks: Chunks,
-        weights: DeltaWeights,
+        weights: RecurrentWeights,
     ) -> None:
         """See PagedKernels."""
-        if fits_kernels(weights.shape):
+        if isinstance(weights, DeltaWeights) and fits_kernels(weights.shape):
             delta_net_chunks(io.inputs, states, contexts, chunks, weights, out=io.output)
         else:
-            super().delta_net_chunks(io, states, contexts, chunks, weights)
+            super().recurrent_chunks(io, states, contexts, chunks, weights)
 
 
 def _multiply_few(

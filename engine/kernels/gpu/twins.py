@@ -10,7 +10,6 @@ from engine.kernels.contract import (
     AttentionIo,
     Chunks,
     Contexts,
-    DeltaIo,
     DualOutputNorms,
     HeadNorms,
     Kernels,
@@ -18,16 +17,17 @@ from engine.kernels.contract import (
     LayerKv,
     Linear,
     QuantizedOutputKernels,
+    RecurrentIo,
 )
-from engine.kernels.delta_net import DeltaWeights, LayerStates
 from engine.kernels.fusion import FewRowProducts
 from engine.kernels.gating import sigmoid_gated
-from engine.kernels.gpu.delta_net_twins import chunks_twin, step_twin
 from engine.kernels.gpu.few_row_experts import mix_few_rows_twin
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores_twin, few_rows_twin
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
+from engine.kernels.gpu.recurrent_twins import chunks_twin, step_twin
+from engine.kernels.recurrent import LayerStates, RecurrentWeights
 from engine.kernels.rows import DualRows, QuantizedRows, quantize_rows_twin
 from engine.kernels.stored import copyable, to_stored
 from engine.kernels.style import AttentionStyle
@@ -221,19 +221,23 @@ class TorchKernels:
             fresh = torch.where(used.any(), fresh, ours[block, token])
             ours.index_put_((block, token), fresh)
 
-    def delta_net_step(
-        self, io: DeltaIo, states: LayerStates, contexts: Contexts, weights: DeltaWeights
+    def recurrent_step(
+        self,
+        io: RecurrentIo,
+        states: LayerStates,
+        contexts: Contexts,
+        weights: RecurrentWeights,
     ) -> None:
         """See PagedKernels."""
         step_twin(io, states, contexts, weights)
 
-    def delta_net_chunks(
+    def recurrent_chunks(
         self,
-        io: DeltaIo,
+        io: RecurrentIo,
         states: LayerStates,
         contexts: Contexts,
         chunks: Chunks,
-        weights: DeltaWeights,
+        weights: RecurrentWeights,
     ) -> None:
         """See PagedKernels."""
         chunks_twin(io, states, contexts, chunks, weights)

@@ -5,24 +5,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import Chunks, Contexts, DeltaIo
-from engine.kernels.delta_net import (
-    DeltaInputs,
-    DeltaWeights,
+from engine.kernels.contract import Chunks, Contexts, RecurrentIo
+from engine.kernels.recurrent import (
     Heads,
     LayerStates,
-    chunk,
+    RecurrentInputs,
+    RecurrentWeights,
     convolve,
-    gate_and_norm,
-    heads_of,
-    step,
 )
 
 TOKENS_AT_ONCE = 64
 
 
 def step_twin(
-    io: DeltaIo, states: LayerStates, contexts: Contexts, weights: DeltaWeights
+    io: RecurrentIo, states: LayerStates, contexts: Contexts, weights: RecurrentWeights
 ) -> None:
     """See PagedKernels in engine/kernels/contract.py, here and below.
 
@@ -37,16 +33,20 @@ def step_twin(
     before = kept.where(goes_on[:, None, None], 0)
     memory = known.where(goes_on[:, None, None, None], 0)
     new = mixed[rows, None, : weights.shape.channels]
-    heads = heads_of(weights, convolve(weights, before, new)[:, 0], rates[rows])
-    read, memory = step(heads, memory)
+    heads = weights.heads(convolve(weights, before, new)[:, 0], rates[rows])
+    read, memory = weights.step(heads, memory)
     last = torch.cat((before[:, 1:], new.float()), 1)
     states.memory.index_put_((blocks,), torch.where(used.any(), memory, known))
     states.inputs.index_put_((blocks,), torch.where(used.any(), last, kept))
-    io.output.copy_(gate_and_norm(weights, read, mixed).masked_fill(~used[:, None], 0))
+    io.output.copy_(weights.gate_and_norm(read, mixed).masked_fill(~used[:, None], 0))
 
 
 def chunks_twin(
-    io: DeltaIo, states: LayerStates, contexts: Contexts, chunks: Chunks, weights: DeltaWeights
+    io: RecurrentIo,
+    states: LayerStates,
+    contexts: Contexts,
+    chunks: Chunks,
+    weights: RecurrentWeights,
 ) -> None:
     """One sequence after the other, as if each had as many tokens as the longest may have."""
     (mixed, rates), shape, rows = io.inputs, weights.shape, len(io.output)
@@ -57,10 +57,10 @@ def chunks_twin(
         each = firsts[line] + torch.arange(max(1, chunks.longest), device=mixed.device)
         live, count = each < firsts[line + 1], firsts[line + 1] - firsts[line]
         at = each.clamp(max=rows - 1)
-        some = DeltaInputs(mixed[at].where(live[:, None], 0), rates[at])
+        some = RecurrentInputs(mixed[at].where(live[:, None], 0), rates[at])
         state = _State(states, blocks[line : line + 1], length > count)
         read[torch.where(live, each, rows)] = state.through(some, live, count, weights)
-    output = gate_and_norm(weights, read[:rows], mixed)
+    output = weights.gate_and_norm(read[:rows], mixed)
     behind = torch.arange(rows, device=mixed.device) >= firsts[-1]
     io.output.copy_(output.masked_fill(behind[:, None], 0))
 
@@ -73,13 +73,13 @@ class _State(NamedTuple):
     goes_on: Tensor  # [] bool
 
     def through(
-        self, inputs: DeltaInputs, live: Tensor, count: Tensor, weights: DeltaWeights
+        self, inputs: RecurrentInputs, live: Tensor, count: Tensor, weights: RecurrentWeights
     ) -> Tensor:
         """[tokens, value_heads, value_width] of tokens, the first `count` being `live`."""
         kept, known = self.states.inputs[self.block], self.states.memory[self.block]
         before, memory = kept[0].where(self.goes_on, 0), known[0].where(self.goes_on, 0)
         new = inputs.mixed[:, : weights.shape.channels]
-        heads = heads_of(weights, convolve(weights, before, new), inputs.rates)
+        heads = weights.heads(convolve(weights, before, new), inputs.rates)
         dead = ~live[:, None]
         heads = Heads(
             *(one.masked_fill(dead[..., None], 0) for one in heads[:3]),
@@ -88,7 +88,7 @@ class _State(NamedTuple):
         parts = list[Tensor]()
         for first in range(0, len(live), TOKENS_AT_ONCE):
             some = Heads(*(one[first : first + TOKENS_AT_ONCE] for one in heads))
-            read, memory = chunk(some, memory)
+            read, memory = weights.chunk(some, memory)
             parts.append(read)
         last = count + torch.arange(len(before), device=count.device)
         last = torch.cat((before, new.float()))[last]
