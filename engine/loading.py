@@ -99,6 +99,7 @@ def load_follower(
     """Load one rank's part of the model, which follows `leader`; see `open_engine`."""
     prepare_torch(threads_of(config))
     source, device = Source.read(config), device_of(config, rank)
+    config = settings_for(config, source.shape, dtype_of(config, source.checkpoint))
     opened = OpenDevice.of(config, str(device), accelerator, transfer_bytes)
     group = RankGroup.connect(leader.store, Shard(rank, config.tensor_parallel_size), device)
     model, kept = load_part(source, config, device, opened, group)

@@ -15,7 +15,9 @@ from engine.errors import UnusableCheckpoint, UnusableTier
 from engine.models.choosing import AnyConfig
 from engine.models.config import ModelConfig
 from engine.models.decoder import kv_shape_of
+from engine.models.shards import shard_config
 from engine.settings import SPECULATIVE_FLAG, EngineConfig
+from engine.sharding.shard import Shard
 from engine.sizing import STORED_TYPES, batch_tokens
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,8 @@ def settings_for(config: EngineConfig, shape: AnyConfig, dtype: torch.dtype) -> 
     assert isinstance(shape, ModelConfig)
     _refuse(config)
     _check_batch(config, shape)
-    kv = replace(kv_shape_of(shape), stored=STORED_TYPES[config.kv_cache_dtype])
+    part = shard_config(shape, Shard(0, config.tensor_parallel_size))
+    kv = replace(kv_shape_of(part), stored=STORED_TYPES[config.kv_cache_dtype])
     size = _block_size(config.block_size, kv, dtype)
     if size != config.block_size:
         log.info(

@@ -35,8 +35,8 @@ GLM-4 were trained in bfloat16, and their values are known to exceed the range o
 them in bfloat16.
 
 Qwen3-Next and Qwen3.5 keep a state in most of their layers, which is handed over with the KV.
-They run without a prefix cache, without drafts and on one rank
-([why](../decisions/0105-states-in-kv-blocks.md)).
+They run without a prefix cache and without drafts, and with several ranks only if prefill and
+decode nodes have equally many ([why](../decisions/0105-states-in-kv-blocks.md)).
 
 Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
 is loaded; a request with an image is refused. Where each token has three positions (m-rope),

@@ -10,29 +10,26 @@ bandwidth.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from engine.checkpoints.packing import ROWS, Axis, axes_of
+from engine.checkpoints.packing import BLOCK, ROWS, Axis, axes_of
 from engine.checkpoints.store import File, Tensors
 from engine.errors import UnusableAdapter, UnusableCheckpoint
 from engine.kernels.weights import joined
 from engine.lora.adapter import LoraAdapter, LoraFactors
 from engine.models.config import ModelConfig
 from engine.models.expert_config import LatentConfig
+from engine.models.shard_ranges import ADDED, Ranges, even, rules_of
 from engine.sharding.shard import Shard, divides_evenly
 
 FLAG = "--tensor-parallel-size"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
-BACK = ("o_proj", "down_proj")
-ADDED = tuple(f"{name}.bias" for name in BACK)  # to the sum of all ranks, by one of them
 STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales|_scale_inv)?$")
-Ranges = Callable[[int], Sequence[range]]
-"""The ranges of a dimension that this rank reads, given its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +41,12 @@ class TensorSlice:
     ranges: Ranges
 
     def get_tensor(self, name: str) -> Tensor:
-        """This rank's slice, reading no more than necessary."""
+        """This rank's slice, reading no more than necessary; a block's scale is for all."""
         whole, (dim, unit) = self.file.get_slice(name), self.axis
-        before = (slice(None),) * dim
-        wanted = self.ranges(whole.get_shape()[dim] * unit)
+        before, count = (slice(None),) * dim, whole.get_shape()[dim]
+        if (unit, count) == (BLOCK, 1) and name.endswith(("_scale_inv", "_scale")):
+            return self.file.get_tensor(name)
+        wanted = self.ranges(count * unit)
         parts = [whole[(*before, slice(one.start // unit, one.stop // unit))] for one in wanted]
         return parts[0] if len(parts) == 1 else joined(parts, dim)
 
@@ -66,8 +65,6 @@ class ZeroTensors:
 def check_divisible(config: ModelConfig, size: int) -> None:
     """Raises UnusableCheckpoint, naming the size that `size` ranks cannot divide."""
     experts, told = config.experts, f"{FLAG} {size}"
-    if config.delta is not None and size > 1:
-        raise UnusableCheckpoint(f"{told}: models with a state beside KV have one rank")
     if config.latent is None and not divides_evenly(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
     sizes = {"heads": config.num_heads}
@@ -77,6 +74,8 @@ def check_divisible(config: ModelConfig, size: int) -> None:
         sizes["experts"] = experts.routing.num_experts
         if experts.shared is not None:
             sizes["columns of the shared expert"] = experts.shared.width
+    if config.delta is not None:
+        sizes["key heads of delta nets"] = config.delta.key_heads
     for name, count in sizes.items():
         if count % size:
             raise UnusableCheckpoint(f"{told}: {count} {name} do not share out")
@@ -107,6 +106,13 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
         wanted.append(("columns of the MLP", part.intermediate_size, both))
     if part.experts is not None and part.experts.shared is not None:
         wanted.append(("columns of the shared expert", part.experts.shared.width, both))
+    if (delta := part.delta) is not None:
+        values = delta.value_heads * delta.value_width
+        wanted.append(("delta nets' keys", delta.key_heads * delta.key_width, outputs))
+        wanted.append(("delta nets' values", values, both))
+        rates = delta.value_heads * (1 + delta.by_key_head)
+        if outputs != BLOCK or rates * size > outputs:  # else all of them share a scale
+            wanted.append(("delta nets' rates", rates, outputs))
     for name, count, unit in wanted:
         if count % unit:
             told = f"{FLAG} {size}: {count} {name} of each rank"
@@ -120,16 +126,20 @@ def _latent_rows(config: ModelConfig, latent: LatentConfig) -> tuple[int, int]:
 
 def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
     """The config of one rank's part of the model."""
-    each, experts = shard.size, config.experts
+    each, experts, delta = shard.size, config.experts, config.delta
     if experts is not None and experts.shared is not None:
         shared = replace(experts.shared, width=experts.shared.width // each)
         experts = replace(experts, shared=shared)
+    if delta is not None:
+        heads = {"key_heads": delta.key_heads // each, "value_heads": delta.value_heads // each}
+        delta = replace(delta, **heads)
     return replace(
         config,
         num_heads=config.num_heads // each,
         num_kv_heads=max(1, config.num_kv_heads // each),
         intermediate_size=max(1, config.intermediate_size // each),
         experts=experts,
+        delta=delta,
     )
 
 
@@ -140,14 +150,14 @@ def shard_tensors(
 
     Other ranks' experts are left out.
     """
-    found, rules = dict[str, Tensors](), _rules(config, shard)
+    found, rules = dict[str, Tensors](), rules_of(config, shard)
     ours = shard.part(config.experts.routing.num_experts) if config.experts else range(0)
     for name, file in files.items():
         if (expert := EXPERT.search(name)) and int(expert[1]) not in ours:
             continue
         part, found[name] = _part_name(name), file
         if STACKED.search(name):
-            found[name] = TensorSlice(file, ROWS, _even(shard))
+            found[name] = TensorSlice(file, ROWS, even(shard))
         elif not expert and part in rules:
             found[name] = TensorSlice(file, *rules[part])
         elif not expert and part in ADDED and shard.rank > 0:
@@ -162,7 +172,7 @@ def shard_adapter(adapter: LoraAdapter, config: ModelConfig, shard: Shard) -> Lo
     then added up with the layer's own.
     """
     plain, factors = replace(config, packing=None), dict[str, LoraFactors]()
-    every = [_rules(plain, Shard(rank, shard.size)) for rank in range(shard.size)]
+    every = [rules_of(plain, Shard(rank, shard.size)) for rank in range(shard.size)]
     for layer, one in adapter.factors.items():
         part = _part_name(f"{layer}.weight")
         factors[layer] = one
@@ -201,66 +211,3 @@ def _shard_factors(factors: LoraFactors, dim: int, wanted: Sequence[range]) -> L
 def _part_name(name: str) -> str:
     """The last two words of a tensor's name, such as `q_proj.weight`."""
     return ".".join(name.rsplit(".", 2)[-2:])
-
-
-def _rules(config: ModelConfig, shard: Shard) -> dict[str, tuple[Axis, Ranges]]:
-    """By the last two words of a tensor's name: the axis that is split, and our ranges."""
-    even, kv = _even(shard), _kv_rows(config, shard)
-    outputs: dict[str, Ranges] = {
-        "q_proj": even,
-        "q_b_proj": even,
-        "kv_b_proj": even,
-        "k_proj": kv,
-        "v_proj": kv,
-        "qkv_proj": _fused_rows(config, shard),
-        "gate_proj": even,
-        "up_proj": even,
-        "gate_up_proj": _both_halves(shard),
-        "lm_head": even,
-    }
-    rules: dict[str, tuple[Axis, Ranges]] = {"self_attn.sinks": (ROWS, even)}
-    for end, axes in axes_of(config.packing).items():
-        if axes.outputs is not None:
-            rules |= {f"{name}.{end}": (axes.outputs, part) for name, part in outputs.items()}
-        if axes.inputs is not None:
-            rules |= {f"{name}.{end}": (axes.inputs, even) for name in BACK}
-    if config.qk_norm == "all":
-        rules |= {"q_norm.weight": (ROWS, even), "k_norm.weight": (ROWS, kv)}
-    return rules
-
-
-def _even(shard: Shard) -> Ranges:
-    return lambda size: [shard.part(size)]
-
-
-def _both_halves(shard: Shard) -> Ranges:
-    """Our ranges of a tensor that has gates, then ups."""
-
-    def ranges(size: int) -> list[range]:
-        ours = shard.part(size // 2)
-        return [ours, range(size // 2 + ours.start, size // 2 + ours.stop)]
-
-    return ranges
-
-
-def _kv_rows(config: ModelConfig, shard: Shard) -> Ranges:
-    heads = shard.heads(config.num_kv_heads)
-
-    def ranges(size: int) -> list[range]:
-        each = size // config.num_kv_heads
-        return [range(heads.start * each, heads.stop * each)]
-
-    return ranges
-
-
-def _fused_rows(config: ModelConfig, shard: Shard) -> Ranges:
-    """Our ranges of a tensor that has queries, then keys, then values."""
-    kv_heads, heads = config.num_kv_heads, config.num_heads
-    ours, kv_ours = shard.part(heads), shard.heads(kv_heads)
-
-    def ranges(size: int) -> list[range]:
-        each = size // (heads + 2 * kv_heads)
-        firsts = (0, ours), (heads, kv_ours), (heads + kv_heads, kv_ours)
-        return [range((at + some.start) * each, (at + some.stop) * each) for at, some in firsts]
-
-    return ranges

@@ -6,6 +6,7 @@ sequence its start, length and blocks.
 
 from array import array
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
@@ -20,8 +21,9 @@ PLACEHOLDER = RowSampling(0.0, 0, 1.0, 0.0, (0, 0))
 class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
     """Run one plan, in which the first `singles` sequences have one token each.
 
-    `spans` has four numbers for each sequence: start, length, how many of `blocks`, and its
-    adapter or NO_ADAPTER. The leading rank draws `draws` tokens behind it.
+    `spans` has five numbers for each sequence: start, length, how many of `blocks` are of its
+    KV, and behind them of its state, and its adapter or NO_ADAPTER. The leading rank draws
+    `draws` tokens behind it.
     """
 
     tokens: bytes
@@ -38,8 +40,9 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
         spans, blocks = array(NUMBER), array(NUMBER)
         for span in (*plan.singles, *plan.chunks):
             adapter = NO_ADAPTER if span.adapter is None else span.adapter
-            spans.extend((span.start, span.length, len(span.blocks), adapter))
-            blocks.extend(span.blocks)
+            counts = len(span.blocks), len(span.state)
+            spans.extend((span.start, span.length, *counts, adapter))
+            blocks.extend((*span.blocks, *span.state))
         tokens, picks, sources = (
             array(NUMBER, one).tobytes() for one in (plan.tokens, plan.picks, plan.sources)
         )
@@ -49,12 +52,12 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
     def read(self) -> Plan:
         """Unpack the plan, without sampling settings, which only the leader uses."""
-        blocks, first, spans = _numbers(self.blocks), 0, list[Span]()
+        blocks, spans = iter(_numbers(self.blocks)), list[Span]()
         numbers = iter(_numbers(self.spans))
-        for start, length, count, number in zip(*[numbers] * 4, strict=True):
+        for start, length, *counts, number in zip(*[numbers] * 5, strict=True):
             adapter = None if number == NO_ADAPTER else number
-            spans.append(Span(start, length, blocks[first : first + count], adapter))
-            first += count
+            ours, state = (list(islice(blocks, count)) for count in counts)
+            spans.append(Span(start, length, ours, adapter, state))
         singles, chunks = spans[: self.singles], spans[self.singles :]
         tokens, picks, sources = map(_numbers, (self.tokens, self.picks, self.sources))
         drawing = SamplingPlan([PLACEHOLDER] * self.draws) if self.draws else None

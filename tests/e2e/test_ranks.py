@@ -11,6 +11,7 @@ import pytest
 
 from bench.cpu import children
 from tests.e2e.cluster import USED, Running, gone, running, tokens_of
+from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import prompt
 
 PROMPTS = [prompt(length) for length in (1, 16, 33, 100)]
@@ -39,6 +40,15 @@ async def test_split_is_unsplit(tiny: Path, connector: str, prefill: int, decode
         await cluster.blocks_come_back()
     sizes = {role: layout["tensor_parallel_size"] for role, layout in layouts.items()}
     assert sizes == {"prefill": prefill, "decode": decode}
+
+
+@pytest.mark.parametrize("connector", ["nixl", "tcp"])
+async def test_each_rank_fetches_its_part_of_a_state(tmp_path: Path, connector: str) -> None:
+    folder = make_checkpoint(tmp_path, "qwen3_next")
+    settings = {"kv_connector": connector, "kv_checksum": "full", "tensor_parallel_size": 2}
+    async with running(folder, **settings) as cluster:
+        await cluster.split_is_unsplit(PROMPTS, ANSWER)
+        await cluster.blocks_come_back()
 
 
 async def test_streams_survive_the_death_of_a_rank(tiny: Path) -> None:

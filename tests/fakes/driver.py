@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +105,10 @@ def prompt_logits(engine: TorchEngine, tokens: Sequence[int], chunk: int) -> Ten
 def copy_blocks(
     source: TorchEngine, sink: TorchEngine, pairs: Iterable[tuple[int, int]]
 ) -> None:
-    """Carry the bytes of some blocks from one engine's memory to another's."""
-    (ours,), (theirs,) = source.kv_regions, sink.kv_regions
-    assert ours.block_bytes == theirs.block_bytes
-    for here, there in pairs:
+    """Carry the bytes of some blocks from each rank's memory to another engine's."""
+    regions = list(zip(source.kv_regions, sink.kv_regions, strict=True))
+    for (here, there), (ours, theirs) in product(pairs, regions):
+        assert ours.block_bytes == theirs.block_bytes
         ctypes.memmove(theirs.at(there), ours.at(here), ours.block_bytes)
 
 

@@ -1,13 +1,16 @@
 """Models most of whose layers keep a state: what engines do with them, and cannot do."""
 
+import ctypes
 import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from safetensors.torch import load_file, save_file
 
 from engine.attention.kv_memory import KvMemory, KvShape, StateShape
@@ -20,13 +23,17 @@ from engine.settings import EngineConfig
 from engine.state_settings import settings_for
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
+from kv_transfer.layout import can_pull
+from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
 from tests.fakes.published_hybrids import HYBRIDS
+from tests.fakes.ranks import ranked
 
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
+HALF, NOT_A_NUMBER = torch.bfloat16, 0xFF
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +171,35 @@ def test_what_states_forbid_is_refused(hybrid: Path, flag: str) -> None:
         load(hybrid, **CANNOT[flag])
 
 
-def test_it_has_one_rank(hybrid: Path) -> None:
-    with pytest.raises(UnusableCheckpoint, match=r"--tensor-parallel-size 2: .*state"):
-        refuse_ranks(EngineConfig(model=str(hybrid), tensor_parallel_size=2))
+def test_each_rank_hands_over_its_part_of_a_state(hybrid: Path, alone: list[list[int]]) -> None:
+    settings: dict[str, Any] = {"block_size": 3}  # which both ranks double
+    with (
+        ranked(hybrid, 2, max_num_batched_tokens=16, **settings) as source,
+        ranked(hybrid, 2, **settings) as sink,
+    ):
+        for region in (*source.kv_regions, *sink.kv_regions):
+            ctypes.memset(region.at(0), NOT_A_NUMBER, region.block_bytes * region.num_blocks)
+        assert hand_over(source, sink, requests(PROMPTS, GREEDY)) == alone
+        theirs, ours = layout_of(source), layout_of(load(hybrid, **settings))
+        assert can_pull(theirs, ours) == "tensor_parallel_size is 2 there and 1 here"
+
+
+def test_ranks_share_out_key_heads(hybrid: Path) -> None:
+    with pytest.raises(UnusableCheckpoint, match="4: 2 key heads of delta nets do not share"):
+        refuse_ranks(EngineConfig(model=str(hybrid), tensor_parallel_size=4))
+
+
+def test_ranks_of_fewer_kv_heads_have_smaller_blocks(hybrid: Path) -> None:
+    """Each has a KV head of its own, and half a state."""
+    shape = parse_config(json.loads((hybrid / "config.json").read_text()))
+    shape = structs.replace(shape, num_kv_heads=1)
+    one, two = (
+        settings_for(
+            EngineConfig(model="", block_size=1, tensor_parallel_size=ranks), shape, HALF
+        )
+        for ranks in (1, 2)
+    )
+    assert (one.block_size, two.block_size) == (64, 32)
 
 
 def test_it_cannot_draft_for_another(hybrid: Path, llama: Path) -> None:

@@ -43,6 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "minimax_m2": {"target_modules": ATTENTION},
     "deepseek_v3": {"target_modules": ["q_b_proj", "o_proj"]},
 }
+RANKED = ["llama", "phi3", "qwen2_moe", "deepseek_v3", "qwen3_5_text", "qwen3_next"]
 SCALES: dict[str, dict[str, Any]] = {
     "alpha over the root of the rank": {"use_rslora": True, "r": 9},
     "ranks of some layers": {"rank_pattern": {"q_proj": 2, r"layers\.1\.mlp\.down_proj": 7}},
@@ -172,7 +173,7 @@ def test_split_is_unsplit(
     assert_idle(sink)
 
 
-@pytest.mark.parametrize("family", ["llama", "phi3", "qwen2_moe", "deepseek_v3"])
+@pytest.mark.parametrize("family", RANKED)
 def test_two_ranks_say_what_one_process_says(family: str, tmp_path: Path) -> None:
     base = make_checkpoint(tmp_path / "base", family)
     adapter = make_adapter(base, tmp_path / "ours", **FAMILIES[family])

@@ -22,6 +22,7 @@ from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
 from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
+from tests.fakes import packed as fakes
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
 from tests.fakes.mixtures import stack_experts
@@ -46,6 +47,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 64,
         "v_head_dim": 64,
     },
+}
+STATES = {
+    **SHAPE,
+    "linear_num_value_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 16,
+}
+FAMILIES |= {
+    "qwen3_next": {
+        **STATES,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 256,
+    },
+    "qwen3_5_text": STATES,
 }
 PROMPTS = [prompt(length) for length in (1, 17, 40)]
 CPU = torch.device("cpu")
@@ -103,6 +118,13 @@ def test_a_rank_reads_its_experts_of_a_stack(tmp_path: Path) -> None:
     stack_experts(make_checkpoint(plain, "qwen3_moe", **FAMILIES["qwen3_moe"]))
     pack_stacks(plain, packed)
     parts_say_the_same(packed, plain)
+
+
+def test_ranks_may_share_the_scale_of_a_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fakes, "PRODUCTS", (*fakes.PRODUCTS, "in_proj_ba.weight"))
+    parts_say_the_same(*made(tmp_path, "qwen3_next", "fp8"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -169,6 +191,10 @@ def test_ranks_lose_no_more_in_eight_bits_than_one_process(tmp_path: Path) -> No
         ("llama", "awq", {"intermediate_size": 96}, "48 columns .* not in groups of 32"),
         ("llama", "gptq", {"head_dim": 8}, "16 attention's answers of each rank"),
         ("deepseek_v3", "fp8", {"v_head_dim": 32}, "192 keys of each rank"),
+        ("qwen3_next", "fp8", {"linear_key_head_dim": 64}, "64 delta nets' keys of each rank"),
+        ("qwen3_5_text", "fp8", {"linear_value_head_dim": 8}, "64 delta nets' values of each"),
+        ("qwen3_5_text", "awq", {"linear_num_value_heads": 24}, "12 delta nets' rates of each"),
+        ("qwen3_5_text", "awq", {"linear_num_value_heads": 8}, "4 delta nets' rates of each"),
         ("deepseek_v3", "awq", {"moe_intermediate_size": 32}, "16 columns of the shared"),
     ],
 )

@@ -15,7 +15,6 @@ from engine.torch_engine import TorchEngine
 from node.identity import layout_of
 from tests.fakes.checkpoints import FAMILY_SHAPE, make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
-from tests.fakes.hybrid_shapes import HYBRID_SHAPE
 from tests.fakes.ranks import ranked
 from tests.integration.test_engine_unequal import split
 
@@ -26,7 +25,6 @@ SEEDED = Sampling(
 )
 NOT_A_NUMBER = 0xFF
 FLAG = "--tensor-parallel-size 2"
-RANKED = [family for family in FAMILY_SHAPE if family not in HYBRID_SHAPE]  # or one rank
 
 
 def fill(engine: TorchEngine, byte: int) -> None:
@@ -35,7 +33,7 @@ def fill(engine: TorchEngine, byte: int) -> None:
         ctypes.memset(region.at(0), byte, region.block_bytes * region.num_blocks)
 
 
-@pytest.mark.parametrize("family", RANKED)
+@pytest.mark.parametrize("family", FAMILY_SHAPE)
 def test_two_ranks_say_what_one_process_says(tmp_path: Path, family: str) -> None:
     folder = make_checkpoint(tmp_path, family)
     alone = run(load(folder), requests(PROMPTS, SEEDED))

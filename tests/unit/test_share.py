@@ -44,13 +44,12 @@ def test_one_number_divides_the_other(heads: int, size: int, goes: bool) -> None
     assert divides_evenly(heads, size) is goes
 
 
+numbers = st.lists(st.integers(0, 1 << 20))
+adapters = st.none() | st.integers(0, 3)
 spans = st.lists(
-    st.builds(Span, st.integers(0, 99), st.integers(1, 9), st.lists(st.integers(0, 99))),
+    st.builds(Span, st.integers(0, 99), st.integers(1, 9), numbers, adapters, numbers),
     max_size=3,
 )
-
-
-numbers = st.lists(st.integers(0, 1 << 20))
 
 
 draws = st.lists(st.just(RowSampling(0.9, 3, 0.5, 0.1, (1, 2), 7)), min_size=1, max_size=3)
