@@ -23,7 +23,8 @@ random checkpoints. `make test` runs all of these tests.
 Checkpoints are folders in the Hugging Face layout: `config.json` and safetensors. Quantized
 checkpoints run as [described for GPU kernels](gpu-kernels.md#weights-of-8-and-of-4-bits).
 The experts of gpt-oss may be packed as MXFP4; they are unpacked when they are read. Experts
-may be stored one by one, as published, or stacked, as in transformers. If a config asks for
+may be stored one by one, as published, or stacked, as in transformers; Granite's are stacked
+as published. If a config asks for
 something that pdserve does not support, it is refused by name when a node starts. Layers for
 multi-token prediction can [draft tokens](../howto/speculate.md#draft-heads), if they are
 stored as in DeepSeek V3 and GLM-4.5; else they are left out. A `config.json` that
@@ -34,9 +35,10 @@ Tests with random weights do not cover the value range of a published model. Gem
 GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run
 them in bfloat16.
 
-Qwen3-Next and Qwen3.5 keep a state in most of their layers, which is handed over with the KV.
-They run without a prefix cache and without drafts, and with several ranks only if prefill and
-decode nodes have equally many ([why](../decisions/0105-states-in-kv-blocks.md)).
+Qwen3-Next, Qwen3.5, Granite 4.0-H and Bamba keep a state in most of their layers, which is
+handed over with the KV. They run without a prefix cache and without drafts. Qwen's run with
+several ranks if prefill and decode nodes have equally many, the others on one
+([why](../decisions/0105-states-in-kv-blocks.md)).
 
 Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
 is loaded; a request with an image is refused. Where each token has three positions (m-rope),

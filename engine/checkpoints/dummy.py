@@ -15,6 +15,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from engine.checkpoints.linear import Linear
 from engine.checkpoints.store import File, TensorStore
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.mixing import GOLDEN, mix, signed, uniform
@@ -130,6 +131,10 @@ class ShapeRecorder(WeightLoader):
         """See WeightLoader."""
         self.shapes[name] = shape
         return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    def stacked_linears(self, name: str, count: int, outputs: int, inputs: int) -> list[Linear]:
+        """See WeightLoader; as they are."""
+        return [self.linear(one) for one in self.whole(name, count, outputs, inputs)]
 
 
 def init_mean_and_deviation(name: str, shape: tuple[int, ...]) -> tuple[float, float]:

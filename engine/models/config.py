@@ -11,7 +11,13 @@ import msgspec
 from engine.checkpoints.packing import Packing, read_packing
 from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
 from engine.models.config_numbers import refused_number, wrong_number
-from engine.models.expert_config import DeltaConfig, ExpertConfig, LatentConfig
+from engine.models.expert_config import (
+    DeltaConfig,
+    ExpertConfig,
+    LatentConfig,
+    MambaConfig,
+    RecurrentConfig,
+)
 from engine.models.families import FAMILIES, LIST
 from engine.models.family import FULL, LINEAR, SLIDING, Family, generates
 from engine.models.rope_config import (
@@ -31,7 +37,7 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that differ between layers.
 
     `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts;
-    `recurrent`: it has a delta net in place of attention, and no KV. Keys and values in KV
+    `recurrent`: it keeps a state in place of attention, and has no KV. Keys and values in KV
     memory are `key_scale` and `value_scale` times smaller than they were in training
     (engine/models/kv_scales.py).
     """
@@ -45,21 +51,32 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NormNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint's names for a layer's norms, before and after each part."""
+    """The checkpoint's names for a layer's norms, before and after each part, and for the norm
+    behind the last layer.
+    """
 
     attention: str | None = "input_layernorm"
     attention_output: str | None = None
     mlp: str | None = "post_attention_layernorm"
     mlp_output: str | None = None
+    last: str = "norm"
+
+
+class MlpNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint's names for a dense MLP and its products; gates and ups may be one."""
+
+    block: str = "mlp"
+    inward: tuple[str, ...] = ("gate_proj", "up_proj")
+    outward: str = "down_proj"
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One decoder.
 
-    `fused_qkv` and `fused_gate_up`: the checkpoint has one tensor where others have three or
-    two. `norm_adds_one`: norms multiply by 1 + their weight. `qk_norm`: norms over each head of
-    queries and keys, or over all heads together. `embedding_scale_rounds`: the scale is rounded
-    to the weights' dtype before it is used. `sinks`: each head has one (AttentionStyle).
+    `fused_qkv`: the checkpoint has one tensor where others have three. `norm_adds_one`: norms
+    multiply by 1 + their weight. `qk_norm`: norms over each head of queries and keys, or over
+    all heads together. `embedding_scale_rounds`: the scale is rounded to the weights' dtype
+    before it is used. `sinks`: each head has one (AttentionStyle).
     `query_scaling`: of all layers.
     `prediction_layers`: layers in the checkpoint behind the last, for multi-token prediction;
     `unused_names`: what names of such tensors begin with in families whose heads are not
@@ -67,8 +84,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     that reads what goes into the layers `draft_inputs`. With `latent`,
     attention is over latents, whose rotated part is `head_dim` wide. `gated_attention`: what
     heads read is multiplied by gates, whose weights are in `q_proj`, behind each head's query.
-    `delta` has the sizes of recurrent layers. `packing` says how the checkpoint stores
-    quantized weights, if it does.
+    `delta` or `mamba` has the sizes of recurrent layers. `packing` says how the checkpoint
+    stores quantized weights, if it does.
     """
 
     vocab_size: Size
@@ -87,8 +104,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     output_bias: bool = False
     mlp_bias: bool = False
     fused_qkv: bool = False
-    fused_gate_up: bool = False
     norms: NormNames = NormNames()
+    mlp_names: MlpNames = MlpNames()
     norm_adds_one: bool = False
     qk_norm: Literal["head", "all"] | None = None
     embedding_scale: float | None = None
@@ -103,6 +120,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     latent: LatentConfig | None = None
     gated_attention: bool = False
     delta: DeltaConfig | None = None
+    mamba: MambaConfig | None = None
     prediction_layers: int = 0
     draft_head: bool = False
     draft_inputs: tuple[int, ...] = ()
@@ -129,6 +147,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def kv_layers(self) -> int:
         """The layers that have KV: the draft head's is behind the others."""
         return self.num_layers - self.recurrent_layers + self.draft_head
+
+    @property
+    def recurrence(self) -> RecurrentConfig | None:
+        """The sizes of recurrent layers; None: the family has none."""
+        return self.delta or self.mamba
 
     @property
     def recurrent_layers(self) -> int:
@@ -228,7 +251,8 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         rope["rotary_dim"] != whole for rope in ropes.values()
     ):
         raise ValueError(f"partial_rotary_factor is not supported with {raw['model_type']}")
-    known = {FULL, LINEAR if fields.get("delta") else SLIDING}
+    recurs = fields.get("delta") or fields.get("mamba")
+    known = {FULL, LINEAR if recurs else SLIDING}
     if unknown := {*kinds} - known:
         raise ValueError(f"layer_types {', '.join(sorted(unknown))} are not supported")
     if not len(kinds) == len(rotated) == raw["num_hidden_layers"]:

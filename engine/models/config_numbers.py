@@ -36,6 +36,8 @@ NUMBERS = frozenset(
         *("kv_lora_rank", "q_lora_rank", "swiglu_alpha", "swiglu_limit"),
         *("linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim"),
         *("linear_key_head_dim", "linear_value_head_dim", "full_attention_interval"),
+        *("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_expand"),
+        *("shared_intermediate_size", "attn_rotary_emb"),
     }
 )
 
@@ -43,6 +45,7 @@ NUMBERS = frozenset(
 FILE_KEYS = {
     "num_heads": ("num_attention_heads",),
     "num_kv_heads": ("num_key_value_heads",),
+    "intermediate_size": ("intermediate_size", "shared_intermediate_size"),
     "head_dim": ("head_dim", "qk_rope_head_dim"),
     "attention_scale": ("query_pre_attn_scalar", "attention_multiplier"),
     "rope_theta": ("rope_theta", "rope_local_base_freq"),
@@ -58,17 +61,17 @@ FILE_KEYS = {
     "width": (
         *("moe_intermediate_size", "shared_expert_intermediate_size"),
         *("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
-        "intermediate_size",
+        *("intermediate_size", "shared_intermediate_size"),
     ),
     "rank": ("kv_lora_rank",),
     "plain_dim": ("qk_nope_head_dim",),
     "value_dim": ("v_head_dim",),
     "query_rank": ("q_lora_rank",),
-    "key_heads": ("linear_num_key_heads",),
-    "value_heads": ("linear_num_value_heads",),
-    "key_width": ("linear_key_head_dim",),
+    "key_heads": ("linear_num_key_heads", "mamba_n_groups"),
+    "value_heads": ("linear_num_value_heads", "mamba_n_heads"),
+    "key_width": ("linear_key_head_dim", "mamba_d_state"),
     "value_width": ("linear_value_head_dim",),
-    "kernel": ("linear_conv_kernel_dim",),
+    "kernel": ("linear_conv_kernel_dim", "mamba_d_conv"),
 }
 """The keys of config.json that our fields of other names are made of."""
 

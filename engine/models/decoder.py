@@ -18,11 +18,11 @@ from engine.checkpoints.linear import Linear
 from engine.kernels.rows import whole_rows
 from engine.lora.active import ActiveAdapters
 from engine.models.config import ModelConfig
-from engine.models.delta_net import delta_shape
 from engine.models.draft_head import DraftHead, LayerInputs
 from engine.models.layer import Layer, add_scaled
 from engine.models.model import Model
 from engine.models.norm import Norm, add_normed
+from engine.models.recurrent import recurrent_shape
 from engine.models.rope import Rotations
 
 
@@ -98,8 +98,8 @@ def kv_shape_of(config: ModelConfig) -> KvShape:
         width = latent.rank + config.head_dim
         return KvShape(config.kv_layers, 1, width, parts=1, value_width=latent.rank)
     state = None
-    if config.delta is not None and config.recurrent_layers:
-        state = StateShape(config.recurrent_layers, delta_shape(config.delta))
+    if (sizes := config.recurrence) is not None and config.recurrent_layers:
+        state = StateShape(config.recurrent_layers, recurrent_shape(sizes))
     return KvShape(config.kv_layers, config.num_kv_heads, config.head_dim, state=state)
 
 

@@ -16,6 +16,7 @@ from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
 from engine.kernels.rows import Rows
 from engine.models.config import ModelConfig
 from engine.models.expert_config import DeltaConfig
+from engine.models.recurrent import recurrent_shape
 from engine.models.rope import Rotations
 
 
@@ -35,22 +36,11 @@ class DeltaNet:
         return self.output(batch.recurrence(self.index, self.weights, inputs))
 
 
-def delta_shape(config: DeltaConfig) -> RecurrentShape:
-    """The sizes that kernels need."""
-    return RecurrentShape(
-        config.key_heads,
-        config.value_heads,
-        config.key_width,
-        config.value_width,
-        config.kernel - 1,
-    )
-
-
 def read_delta_net(
     loader: WeightLoader, config: ModelConfig, delta: DeltaConfig, index: int, at: str
 ) -> DeltaNet:
     """Read the delta net whose tensors are under `at`; `index` as in DeltaNet."""
-    shape, hidden, exact = delta_shape(delta), config.hidden_size, torch.float32
+    shape, hidden, exact = recurrent_shape(delta), config.hidden_size, torch.float32
     heads, order, rate_order = shape.value_heads, None, None
     mixed = {"in_proj_qkv": shape.channels, "in_proj_z": shape.values}
     rates = {"in_proj_b": heads, "in_proj_a": heads}

@@ -27,6 +27,7 @@ GLM4_NORMS = {
     "mlp": "post_attention_layernorm",
     "mlp_output": "post_mlp_layernorm",
 }
+GATE_UP = {"inward": ("gate_up_proj",)}
 
 
 def _qwen2(raw: Raw) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def _qwen_windows(raw: Raw) -> dict[str, Any]:
 
 
 def _phi3(raw: Raw) -> dict[str, Any]:
-    fused = {"fused_qkv": True, "fused_gate_up": True, "partial_rotary": True}
+    fused = {"fused_qkv": True, "mlp_names": GATE_UP, "partial_rotary": True}
     return {**fused, **windows({**raw, "layer_types": None})}
 
 
@@ -58,7 +59,8 @@ def _phi3_today(raw: Raw) -> Raw:
     return {**raw, "rope_parameters": scaling, "rope_scaling": None}
 
 
-def _granite(raw: Raw) -> dict[str, Any]:
+def granite(raw: Raw) -> dict[str, Any]:
+    """Some of its outputs are multiplied by constants."""
     return {
         **llama(raw),
         "embedding_scale": raw["embedding_multiplier"],
@@ -93,7 +95,7 @@ def _olmo3_today(raw: Raw) -> Raw:
 def _glm(raw: Raw) -> dict[str, Any]:
     return {
         "qkv_bias": raw["attention_bias"],
-        "fused_gate_up": True,
+        "mlp_names": GATE_UP,
         "rope_interleaved": True,
         "partial_rotary": True,
     }
@@ -202,7 +204,7 @@ DENSE = {
     "qwen3": Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),
     "phi3": Family("Phi3ForCausalLM", _phi3, _PHI3_UNSAID, _phi3_today),
     **GEMMAS,
-    "granite": Family("GraniteForCausalLM", _granite, _GRANITE_UNSAID),
+    "granite": Family("GraniteForCausalLM", granite, _GRANITE_UNSAID),
     "smollm3": Family("SmolLM3ForCausalLM", _smollm3, _SMOLLM3_UNSAID),
     "olmo2": Family("Olmo2ForCausalLM", _olmo2, _OLMO2_UNSAID),
     "olmo3": Family("Olmo3ForCausalLM", _olmo3, _OLMO3_UNSAID, _olmo3_today),

@@ -16,11 +16,15 @@ class ClampedSwiglu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """An expert that gets every token; `gate` names the tensor that weights it, if any."""
+    """An expert that gets every token; `gate` names the tensor that weights it, if any.
+
+    It is `within` the experts' block, or beside it.
+    """
 
     name: str
     width: Count
     gate: str | None = None
+    within: bool = True
 
 
 class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +34,8 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     as `experts.N` with its gate, up and down as `parts`. `correction` names the tensor that
     balances the load of experts. If all experts are stacked in one tensor, its layout is
     transformers': [experts, outputs, inputs], or, with `stacked_across`, [experts, inputs,
-    outputs] with gates and ups alternating, or the same packed as MXFP4.
+    outputs] with gates and ups alternating, or the same packed as MXFP4. `stacks` names the
+    two tensors of a family that always has the first layout, under names of its own.
     """
 
     routing: Routing
@@ -42,6 +47,7 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     correction: str | None = None
     shared: SharedExpertConfig | None = None
     stacked_across: bool = False
+    stacks: tuple[str, str] | None = None
     clamp: ClampedSwiglu | None = None
 
 
@@ -58,22 +64,37 @@ class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):
     query_rank: Count | None = None
 
 
-class DeltaConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of gated delta nets (engine/models/delta_net.py), whose convolution reads `kernel`
-    tokens.
-
-    `by_key_head`: the checkpoint has what belongs to one key head together, in two tensors.
-    """
+class RecurrentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of layers that keep a state, whose convolution reads `kernel` tokens."""
 
     key_heads: Count
     value_heads: Count
     key_width: Count
     value_width: Count
     kernel: Annotated[int, Meta(ge=2, le=64)]
-    by_key_head: bool = False
 
     def __post_init__(self) -> None:
         """Check that value heads can share key heads."""
         if self.value_heads % self.key_heads:
             heads = f"{self.value_heads} value heads over {self.key_heads} key heads"
             raise ValueError(f"{heads} of linear attention cannot be shared out")
+
+
+class DeltaConfig(RecurrentConfig, frozen=True, kw_only=True):
+    """Of gated delta nets (engine/models/delta_net.py).
+
+    `by_key_head`: the checkpoint has what belongs to one key head together, in two tensors.
+    """
+
+    by_key_head: bool = False
+
+
+class MambaConfig(RecurrentConfig, frozen=True, kw_only=True):
+    """Of Mamba-2 layers (engine/models/mamba.py); biases of the convolution, and of the
+    products around it.
+
+    Queries and keys are what the paper calls C and B, and key heads its groups.
+    """
+
+    convolution_bias: bool = True
+    bias: bool = False

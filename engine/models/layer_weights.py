@@ -18,6 +18,7 @@ from engine.models.grouped_attention import Gating, GroupedAttention
 from engine.models.latent_attention import LatentAttention
 from engine.models.latent_weights import read_latent_attention
 from engine.models.layer import Attention, FewRowsAttention, FewRowsMlp, Layer, Mlp
+from engine.models.mamba import Mamba, read_mamba
 from engine.models.mlp import GatedMlp
 from engine.models.mlp_weights import fused_gates, read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
@@ -64,9 +65,12 @@ def _read_either_attention(
     loader: WeightLoader, config: ModelConfig, index: int, at: str
 ) -> Attention:
     """The attention of the layer under `at`, or what it has instead."""
-    if config.delta is None or not config.layers[index].recurrent:
+    if not config.layers[index].recurrent:
         return read_attention(loader, config, index, f"{at}self_attn.")
     before = sum(layer.recurrent for layer in config.layers[:index])
+    if config.mamba is not None:
+        return read_mamba(loader, config, config.mamba, before, f"{at}mamba.")
+    assert config.delta is not None, "or no layer is recurrent"
     return read_delta_net(loader, config, config.delta, before, f"{at}linear_attn.")
 
 
@@ -107,7 +111,7 @@ def _only_product(part: Attention | Mlp) -> Linear | None:
     """The only product that gets a part's input; None if there are several."""
     if isinstance(part, GroupedAttention):
         return part.query_key_value
-    if isinstance(part, LatentAttention):
+    if isinstance(part, LatentAttention | Mamba):
         return part.inward
     return part.gate_up if isinstance(part, GatedMlp) else None
 

@@ -35,16 +35,16 @@ def read_mlp(loader: WeightLoader, config: ModelConfig, index: int) -> Mlp:
     at = f"model.layers.{index}."
     if config.experts is not None and config.layers[index].sparse:
         return _sparse(loader, config, config.experts, at)
-    return read_dense_mlp(loader, config, f"{at}mlp.", config.intermediate_size)
+    block = f"{at}{config.mlp_names.block}."
+    return read_dense_mlp(loader, config, block, config.intermediate_size)
 
 
 def read_dense_mlp(loader: WeightLoader, config: ModelConfig, at: str, wide: int) -> GatedMlp:
     """Read an MLP without experts from the tensors under `at`; `wide` is its inner size."""
-    parts = {"gate_proj": wide, "up_proj": wide}
-    if config.fused_gate_up:
-        parts = {"gate_up_proj": 2 * wide}
-    gate_up = loader.fuse(at, parts, config.hidden_size, bias=config.mlp_bias)
-    down = loader.fuse(at, {"down_proj": config.hidden_size}, wide, bias=config.mlp_bias)
+    names, hidden = config.mlp_names, config.hidden_size
+    parts = dict.fromkeys(names.inward, 2 * wide // len(names.inward))
+    gate_up = loader.fuse(at, parts, hidden, bias=config.mlp_bias)
+    down = loader.fuse(at, {names.outward: hidden}, wide, bias=config.mlp_bias)
     gate_up, down = in_order(gate_up, down)
     gate = _gate_before(loader, down, config.activation)
     return GatedMlp(gate_up, down, ACTIVATIONS[config.activation], gate)
@@ -82,12 +82,13 @@ def _sparse(
     loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> SparseMlp:
     """Read a layer's experts, under the family's or transformers' name for the block."""
-    named = f"{at}{experts.block}."
+    named, layer = f"{at}{experts.block}.", at
     at = named if f"{named}{experts.router}.weight" in loader else f"{at}mlp."
+    around = at if experts.shared is None or experts.shared.within else layer
     return SparseMlp(
         _router(loader, config, experts, at),
         _gathered(loader, config, _experts(loader, config, experts, at)),
-        _shared(loader, config, experts, at),
+        _shared(loader, config, experts, around),
     )
 
 
@@ -177,8 +178,9 @@ def _experts(
     """This rank's experts, in whichever way the checkpoint stores them."""
     if experts.stacked_across:
         return _stacked_across(loader, config, experts, f"{at}experts.")
-    if f"{at}experts.gate_up_proj" in loader:
-        return _stacked(loader, config, experts, f"{at}experts.")
+    stacks = experts.stacks or ("experts.gate_up_proj", "experts.down_proj")
+    if experts.stacks or f"{at}{stacks[0]}" in loader:
+        return _stacked(loader, config, experts, (f"{at}{stacks[0]}", f"{at}{stacks[1]}"))
     hidden, wide, (gate, up, down) = config.hidden_size, experts.width, experts.parts
     return [
         Expert(
@@ -192,12 +194,12 @@ def _experts(
 
 
 def _stacked(
-    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, names: tuple[str, str]
 ) -> list[Expert]:
     """This rank's experts, from stacked tensors [experts, outputs, inputs], gates first."""
     count, wide, hidden = len(_ours(loader, experts)), experts.width, config.hidden_size
-    gates_and_ups = loader.stacked_linears(f"{at}gate_up_proj", count, 2 * wide, hidden)
-    downs = loader.stacked_linears(f"{at}down_proj", count, hidden, wide)
+    gates_and_ups = loader.stacked_linears(names[0], count, 2 * wide, hidden)
+    downs = loader.stacked_linears(names[1], count, hidden, wide)
     return [Expert(*pair) for pair in zip(gates_and_ups, downs, strict=True)]
 
 

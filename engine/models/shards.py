@@ -64,10 +64,22 @@ class ZeroTensors:
 
 def check_divisible(config: ModelConfig, size: int) -> None:
     """Raises UnusableCheckpoint, naming the size that `size` ranks cannot divide."""
-    experts, told = config.experts, f"{FLAG} {size}"
+    told = f"{FLAG} {size}"
+    if config.mamba is not None and size > 1:
+        raise UnusableCheckpoint(f"{told}: models with layers of Mamba-2 have one rank")
     if config.latent is None and not divides_evenly(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
-    sizes = {"heads": config.num_heads}
+    for name, count in _shared_out(config).items():
+        if count % size:
+            raise UnusableCheckpoint(f"{told}: {count} {name} do not share out")
+    axes = axes_of(config.packing).values()
+    units = (max(axis.unit for one in axes if (axis := one[side])) for side in (0, 1))
+    check_groups(config, size, *units)
+
+
+def _shared_out(config: ModelConfig) -> dict[str, int]:
+    """What ranks divide evenly, by what it is called, but for KV heads."""
+    sizes, experts = {"heads": config.num_heads}, config.experts
     if experts is None or not all(layer.sparse for layer in config.layers):
         sizes["columns of the MLP (intermediate_size)"] = config.intermediate_size
     if experts is not None:
@@ -76,12 +88,7 @@ def check_divisible(config: ModelConfig, size: int) -> None:
             sizes["columns of the shared expert"] = experts.shared.width
     if config.delta is not None:
         sizes["key heads of delta nets"] = config.delta.key_heads
-    for name, count in sizes.items():
-        if count % size:
-            raise UnusableCheckpoint(f"{told}: {count} {name} do not share out")
-    axes = axes_of(config.packing).values()
-    units = (max(axis.unit for one in axes if (axis := one[side])) for side in (0, 1))
-    check_groups(config, size, *units)
+    return sizes
 
 
 def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> None:

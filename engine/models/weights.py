@@ -98,7 +98,7 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
     words = loader.group.shard.part(vocabulary) if loader.group else range(vocabulary)
     embedding = loader.take("model.embed_tokens.weight", vocabulary, hidden)
     layers = tuple(read_layer(loader, config, index) for index in range(config.num_layers))
-    norm = read_norm(loader, config, "model.norm", hidden)
+    norm = read_norm(loader, config, f"model.{config.norms.last}", hidden)
     weight = _head_weight(loader, config, embedding[words.start : words.stop])
     head = loader.head(weight)
     if loader.group is not None:

@@ -12,6 +12,7 @@ from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
 
 DTYPES = ("float32", "bfloat16", "float16")
+STATES = {"linear_num_key_heads", "mamba_n_heads"}  # whose shapes have either keep a state
 LENGTHS = (1, 2, 15, 16, 17, 33, 75, 130)
 
 
@@ -37,7 +38,7 @@ def covered() -> Iterator[tuple[str, str, Feature]]:
 def has(shape: Mapping[str, Any], feature: Feature) -> bool:
     """Whether models of this shape have it: who keeps a state shares no prefix."""
     if feature is Feature.SHARED:
-        return "linear_num_key_heads" not in shape
+        return not STATES & shape.keys()
     return feature is not Feature.WINDOWS or "sliding_window" in shape
 
 

@@ -10,7 +10,7 @@ HALF_TURNS = {
     "partial_rotary_factor": 0.5,
     "mrope_section": [2, 1, 1],
 }
-# blocks of 16 tokens hold one layer's state in float32, and none in half precision
+# here and below: blocks of 16 tokens hold one layer's state in float32, none in half precision
 HYBRID = {
     "head_dim": 16,
     "num_hidden_layers": 4,
@@ -32,12 +32,32 @@ HYBRID_MIXTURE = {
     "num_experts": 8,
     "shared_expert_intermediate_size": 40,
 }
+MAMBA = {
+    "num_hidden_layers": 4,
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 4,
+    "pad_token_id": 0,
+}
+GRANITE_HYBRID = {
+    **MAMBA,
+    "layer_types": HYBRID["layer_types"],
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.7,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 3.0,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 40,
+}
 HYBRID_SHAPE: dict[str, dict[str, Any]] = {
     "qwen3_next": HYBRID_MIXTURE,
     "qwen3_5_text": HYBRID,
     "qwen3_5_moe_text": HYBRID_MIXTURE,
     "qwen3_5": HYBRID,
     "qwen3_5_moe": HYBRID_MIXTURE,
+    "granitemoehybrid": GRANITE_HYBRID,
+    "bamba": {**MAMBA, "attn_layer_indices": [1]},
 }
 _VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
 HYBRID_VISION: dict[str, dict[str, Any]] = {

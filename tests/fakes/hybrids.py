@@ -1,15 +1,24 @@
 """What configs of models that keep a state may ask for, case by case."""
 
 from dataclasses import replace
+from math import inf
 
 from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
-from tests.fakes.families import TYPED_YARN, Case
+from tests.fakes.families import TYPED_YARN, Case, rope
 from tests.fakes.hybrid_shapes import HALF_TURNS
 
 TIED = {"tie_word_embeddings": True}
 YARN = {"rope_parameters": {**HALF_TURNS, **TYPED_YARN}}
 EACH = {"linear_num_key_heads": 4, "linear_num_value_heads": 4}  # nothing is shared
 LARGE = {"linear_num_value_heads": 8, "linear_key_head_dim": 20, "linear_value_head_dim": 24}
+OLD_TURNS = {"layer_types": ["mamba", "attention", "mamba", "mamba"]}
+DENSE = {"num_local_experts": 0, "num_experts_per_tok": 0}
+ROTATED = {"position_embedding_type": "rope"}
+NOPE = {"position_embedding_type": "nope"}
+ATTENDING = {"layer_types": ["full_attention"] * 4}
+EVERY_BIAS = {"attention_bias": True, "mamba_proj_bias": True}
+NO_BIAS = {"mamba_conv_bias": False}
+LARGE_MAMBA = {"mamba_d_state": 20, "mamba_expand": 3}
 EVERY_SECOND = {"layer_types": None, "full_attention_interval": 2}
 
 
@@ -50,4 +59,29 @@ _CASES = [
 ]
 # what is read of a small state is small, and normed with its error: transformers itself is up
 # to 5e-4 from float64 with most of these, and 8e-3 with some other widths
-HYBRID_CASES = [replace(one, error=3e-3) for one in _CASES]
+_CASES = [replace(one, error=3e-3) for one in _CASES]
+_MAMBA_CASES = [
+    Case("dense", "granitemoehybrid", DENSE, block_size=5),
+    Case("rotated", "granitemoehybrid", ROTATED),
+    Case("rotated, yarn", "granitemoehybrid", {**ROTATED, **rope(**TYPED_YARN)}),
+    Case("layer types and positions of old", "granitemoehybrid", edits={**OLD_TURNS, **NOPE}),
+    Case("no layer with a state, dense", "granitemoehybrid", {**ATTENDING, **DENSE, **ROTATED}),
+    Case("no layer with a state", "granitemoehybrid", ATTENDING, block_size=7),
+    Case("one group", "granitemoehybrid", {"mamba_n_groups": 1}),
+    Case("a group for each head", "granitemoehybrid", {"mamba_n_groups": 4}, block_size=7),
+    Case("states larger than a block", "granitemoehybrid", LARGE_MAMBA, block_size=5),
+    Case("convolution over two tokens", "granitemoehybrid", {"mamba_d_conv": 2}),
+    Case("biases, tied", "granitemoehybrid", {**EVERY_BIAS, **TIED}),
+    Case("no bias of the convolution", "granitemoehybrid", NO_BIAS),
+    Case("steps without a limit", "granitemoehybrid", edits={"time_step_limit": [0.0, inf]}),
+    Case("limit of steps unsaid", "granitemoehybrid", edits={"time_step_limit": None}),
+    Case("one expert each", "granitemoehybrid", {"num_experts_per_tok": 1}),
+    Case("three layers attend", "bamba", {"attn_layer_indices": [0, 2, 3]}, block_size=7),
+    Case("rotated dimensions named", "bamba", edits={"attn_rotary_emb": 4}),
+    Case("rope of old", "bamba", edits={"rope_parameters": None, "rope_theta": 1000.0}),
+    Case("one group", "bamba", {"mamba_n_groups": 1}, {"mamba_d_head": "auto"}),
+    Case("states larger than a block", "bamba", LARGE_MAMBA, block_size=5),
+    Case("biases, tied", "bamba", {**EVERY_BIAS, **TIED, "mlp_bias": True}),
+    Case("no bias of the convolution", "bamba", NO_BIAS),
+]
+HYBRID_CASES = [*_CASES, *_MAMBA_CASES]

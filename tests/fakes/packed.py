@@ -23,6 +23,7 @@ PRODUCTS = (
     "_proj.weight",
     *(".w1.weight", ".w2.weight", ".w3.weight"),  # Mixtral's experts
     *("_qkv.weight", "_qkvz.weight", "_proj_z.weight"),  # Qwen3.5's states
+    *("shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"),  # Granite 4.0's
 )
 Tensors = dict[str, Tensor]
 Packed = tuple[Tensors, Tensor]

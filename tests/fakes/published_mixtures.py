@@ -5,6 +5,7 @@ from typing import Any
 from tests.fakes.published import DENSE
 from tests.fakes.published_deepseeks import DEEPSEEKS
 from tests.fakes.published_hybrids import HYBRIDS
+from tests.fakes.published_mambas import MAMBAS
 from tests.fakes.published_mistrals import MISTRALS
 from tests.fakes.published_seers import SEERS
 
@@ -185,4 +186,4 @@ MIXTURES: dict[str, dict[str, Any]] = {
     },
     **DEEPSEEKS,
 }
-PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES, **HYBRIDS, **SEERS}
+PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES, **HYBRIDS, **MAMBAS, **SEERS}

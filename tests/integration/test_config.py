@@ -41,7 +41,6 @@ GROWS = {"rope_type": "default", BETA: 0.5, TRAINED: 100}
 
 MANY = {  # heads that any number of KV heads divides which a family may mean by silence
     "num_hidden_layers": 30,
-    "layer_types": None,
     "num_attention_heads": 160,
     "hidden_size": 1280,
 }
@@ -50,8 +49,8 @@ MANY = {  # heads that any number of KV heads divides which a family may mean by
 def raw_config(family: str, **changes: object) -> dict[str, Any]:
     """As transformers writes it; a change to None takes the key out."""
     teach_transformers()
-    settings = SHAPE | FAMILY_SHAPE[family] | MANY
-    raw = AutoConfig.for_model(family, **settings).to_dict() | changes
+    known = {key: one for key, one in FAMILY_SHAPE[family].items() if key != "layer_types"}
+    raw = AutoConfig.for_model(family, **SHAPE | known | MANY).to_dict() | changes
     return {key: value for key, value in raw.items() if value is not None}
 
 
@@ -61,15 +60,16 @@ def raw_config(family: str, **changes: object) -> dict[str, Any]:
 def test_what_is_left_out_means_the_same(
     family: str, left_out: str, window: dict[str, object], tmp_path: Path
 ) -> None:
-    raw = raw_config(family, **{"layer_types": None, **window, left_out: None})
+    turns = ["mamba", "attention"] * 15 if family == "granitemoehybrid" else None  # or refused
+    raw = raw_config(family, **{**window, left_out: None, "layer_types": turns})
     (tmp_path / "config.json").write_text(json.dumps(raw))
     theirs, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
     assert_same(ours, theirs)
 
 
 def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
-    whole = theirs.hidden_size // theirs.num_attention_heads
-    head_dim = getattr(theirs, "head_dim", None) or whole
+    heads = theirs.num_attention_heads
+    head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // heads
     assert ours.num_kv_heads == (1 if ours.latent else theirs.num_key_value_heads)
     assert ours.head_dim == (theirs.qk_rope_head_dim if ours.latent else head_dim)
     growth = theirs.rope_parameters.get("llama_4_scaling_beta")
@@ -87,7 +87,8 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
         span if kind == "sliding_attention" else None for kind in kinds
     ]
     thetas = [rope_of(theirs.rope_parameters, kind)["rope_theta"] for kind in kinds]
-    turned = getattr(theirs, "no_rope_layers", None) or [True] * len(kinds)
+    rotates = getattr(theirs, "position_embedding_type", "rope") == "rope"
+    turned = getattr(theirs, "no_rope_layers", None) or [rotates] * len(kinds)
     if theirs.model_type in ("exaone4", "exaone_moe") and span is not None:
         turned = [kind == "sliding_attention" for kind in kinds]
     states = [layer.recurrent for layer in ours.layers]
@@ -102,8 +103,7 @@ def stretched(parameters: dict[str, Any]) -> int:
     """How far yarn reaches, whatever else is said."""
     if parameters.get("rope_type") != "yarn":
         return 0
-    reach: float = parameters["factor"] * parameters["original_max_position_embeddings"]
-    return int(reach)
+    return int(parameters["factor"] * parameters["original_max_position_embeddings"])
 
 
 def rope_of(parameters: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Models most of whose layers keep a state: what engines do with them, and cannot do."""
 
-import ctypes
 import json
 import logging
 from collections.abc import Mapping
@@ -10,35 +9,38 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec import structs
 from safetensors.torch import load_file, save_file
 
 from engine.attention.kv_memory import KvMemory, KvShape, StateShape
+from engine.checkpoints.checkpoint import WEIGHTS
 from engine.errors import EngineError, UnusableCheckpoint
 from engine.kernels.recurrent import RecurrentShape
 from engine.models.config import parse_config
-from engine.ranks.opening import refuse_ranks
 from engine.request import Sampling
 from engine.settings import EngineConfig
 from engine.state_settings import settings_for
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
-from kv_transfer.layout import can_pull
-from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
+from tests.fakes.packed import pack
 from tests.fakes.published_hybrids import HYBRIDS
-from tests.fakes.ranks import ranked
+from tests.fakes.published_mambas import MAMBAS
 
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
+WIDE: Mapping[str, Any] = dict.fromkeys(
+    ("hidden_size", "intermediate_size", "shared_intermediate_size"), 128
+)
 GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
-HALF, NOT_A_NUMBER = torch.bfloat16, 0xFF
 
 
-@pytest.fixture(scope="module")
-def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("hybrid"), "qwen3_5_text")
+FAMILIES = ["qwen3_5_text", "granitemoehybrid"]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("hybrid"), request.param)
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +116,10 @@ def test_a_hand_over_takes_the_state_along(hybrid: Path, alone: list[list[int]])
     assert_idle(sink)
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "bamba"])
 @pytest.mark.parametrize("quantization", ["fp8", "int4", "int8"])
-def test_its_products_can_be_quantized(quantization: str, tmp_path: Path) -> None:
-    make_checkpoint(tmp_path, "qwen3_5_text", dtype="bfloat16", hidden_size=128)
+def test_its_products_can_be_quantized(quantization: str, family: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, family, dtype="bfloat16", **WIDE)
     engine = load(tmp_path, dtype="bfloat16", quantization=quantization)
     assert len(run(engine, requests(PROMPTS, GREEDY))[0]) == GREEDY.max_tokens
 
@@ -133,13 +136,12 @@ def test_weights_can_be_made_up(hybrid: Path) -> None:
     assert len(run(engine, requests(PROMPTS, GREEDY))[0]) == GREEDY.max_tokens
 
 
-def test_layers_of_multi_token_prediction_are_left_out(
-    alone: list[list[int]], tmp_path: Path
-) -> None:
+def test_layers_of_multi_token_prediction_are_left_out(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "qwen3_5_text")
+    before = run(load(tmp_path), requests(PROMPTS, GREEDY))
     file = tmp_path / "model.safetensors"
     save_file({**load_file(file), "mtp.fc.weight": torch.ones(2, 2)}, file, {"format": "pt"})
-    assert run(load(tmp_path), requests(PROMPTS, GREEDY)) == alone
+    assert run(load(tmp_path), requests(PROMPTS, GREEDY)) == before
 
 
 def test_blocks_grow_until_they_hold_a_state(
@@ -169,37 +171,6 @@ CANNOT: dict[str, Mapping[str, object]] = {
 def test_what_states_forbid_is_refused(hybrid: Path, flag: str) -> None:
     with pytest.raises(EngineError, match=f"{flag}: .*state"):
         load(hybrid, **CANNOT[flag])
-
-
-def test_each_rank_hands_over_its_part_of_a_state(hybrid: Path, alone: list[list[int]]) -> None:
-    settings: dict[str, Any] = {"block_size": 3}  # which both ranks double
-    with (
-        ranked(hybrid, 2, max_num_batched_tokens=16, **settings) as source,
-        ranked(hybrid, 2, **settings) as sink,
-    ):
-        for region in (*source.kv_regions, *sink.kv_regions):
-            ctypes.memset(region.at(0), NOT_A_NUMBER, region.block_bytes * region.num_blocks)
-        assert hand_over(source, sink, requests(PROMPTS, GREEDY)) == alone
-        theirs, ours = layout_of(source), layout_of(load(hybrid, **settings))
-        assert can_pull(theirs, ours) == "tensor_parallel_size is 2 there and 1 here"
-
-
-def test_ranks_share_out_key_heads(hybrid: Path) -> None:
-    with pytest.raises(UnusableCheckpoint, match="4: 2 key heads of delta nets do not share"):
-        refuse_ranks(EngineConfig(model=str(hybrid), tensor_parallel_size=4))
-
-
-def test_ranks_of_fewer_kv_heads_have_smaller_blocks(hybrid: Path) -> None:
-    """Each has a KV head of its own, and half a state."""
-    shape = parse_config(json.loads((hybrid / "config.json").read_text()))
-    shape = structs.replace(shape, num_kv_heads=1)
-    one, two = (
-        settings_for(
-            EngineConfig(model="", block_size=1, tensor_parallel_size=ranks), shape, HALF
-        )
-        for ranks in (1, 2)
-    )
-    assert (one.block_size, two.block_size) == (64, 32)
 
 
 def test_it_cannot_draft_for_another(hybrid: Path, llama: Path) -> None:
@@ -236,22 +207,78 @@ def test_three_of_four_published_layers_keep_a_state(model: str) -> None:
     assert config.kv_layers == config.num_layers // 4
 
 
+def test_nine_of_ten_published_layers_are_of_mamba() -> None:
+    small, micro, bamba = (
+        parse_config(MAMBAS[name])
+        for name in ("Granite 4.0 H Small", "Granite 4.0 Micro", "Bamba 9B v2")
+    )
+    assert (small.recurrent_layers, small.kv_layers, small.ropes) == (36, 4, ())
+    assert (micro.recurrent_layers, micro.kv_layers) == (0, 40)
+    assert (bamba.recurrent_layers, bamba.ropes[0].rotary_dim) == (29, 64)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"linear_num_value_heads": 5}, "5 value heads over 2 key heads"),
+        ({"linear_num_value_heads": 5}, "5 value heads over 16 key heads"),
         ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim 1: "),
         ({"linear_key_head_dim": 0}, "linear_key_head_dim 0: "),
         ({"linear_num_key_heads": "two"}, 'linear_num_key_heads has to be .* "two"'),
-        ({"layer_types": ["linear_attention"] * 4}, "no layer attends"),
-        ({"layer_types": ["sliding_attention"] * 4}, "layer_types sliding_attention"),
+        ({"layer_types": ["linear_attention"] * 24}, "no layer attends"),
+        ({"layer_types": ["sliding_attention"] * 24}, "layer_types sliding_attention"),
         ({"attn_output_gate": False}, "attn_output_gate False"),
         ({"hidden_act": "gelu"}, "hidden_act gelu"),
     ],
 )
-def test_configs_that_cannot_be_are_refused(
-    hybrid: Path, changes: dict[str, object], text: str
-) -> None:
-    raw = json.loads((hybrid / "config.json").read_text())
+def test_configs_that_cannot_be_are_refused(changes: dict[str, object], text: str) -> None:
+    text_part = HYBRIDS["Qwen3.5 0.8B"]["text_config"]
     with pytest.raises(UnusableCheckpoint, match=text):
-        parse_config(raw | changes)
+        parse_config(text_part | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"mamba_n_heads": 127},
+            "mamba_n_heads 127 of mamba_d_head 64 are not mamba_expand 2",
+        ),
+        ({"mamba_d_head": "wide"}, "mamba_d_head wide"),
+        ({"mamba_n_groups": 3}, "mamba_n_heads 128 over mamba_n_groups 3"),
+        ({"mamba_n_groups": 0}, "mamba_n_groups 0: "),
+        ({"mamba_n_groups": -1}, "mamba_n_groups -1: "),
+        ({"mamba_d_state": 0}, "mamba_d_state 0: "),
+        ({"mamba_d_conv": 1}, "mamba_d_conv 1: "),
+        ({"mamba_expand": "two"}, 'mamba_expand has to be .* "two"'),
+        ({"mamba_n_heads": 0, "mamba_d_head": "auto"}, "mamba_n_heads 0"),
+        ({"mamba_proj_bias": "no"}, "`bool`"),
+        ({"time_step_limit": [0.001, 0.1]}, r"time_step_limit \[0.001, 0.1\] is not"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"layer_types": ["mamba"] * 40}, "no layer attends"),
+        ({"layer_types": None}, "no layer attends"),
+        ({"layer_types": ["sliding_attention"] * 40}, "layer_types sliding_attention"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type alibi"),
+        ({"shared_intermediate_size": 0}, "shared_intermediate_size 0: "),
+    ],
+)
+def test_granites_that_cannot_be_are_refused(changes: dict[str, object], text: str) -> None:
+    with pytest.raises(UnusableCheckpoint, match=text):
+        parse_config(MAMBAS["Granite 4.0 H Small"] | changes)
+
+
+def test_bambas_rotate_half_of_each_head() -> None:
+    with pytest.raises(UnusableCheckpoint, match=r"attn_rotary_emb 128 is not half of .* 128 "):
+        parse_config(MAMBAS["Bamba 9B v2"] | {"attn_rotary_emb": 128})
+
+
+def test_stacked_experts_of_eight_bits_without_blocks_are_refused(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    make_checkpoint(plain, "granitemoehybrid")
+    pack(plain, packed, "float-quantized")
+    tensors, at = load_file(packed / WEIGHTS), "model.layers.2.block_sparse_moe.input_linear"
+    weight = tensors[f"{at}.weight"]
+    tensors[f"{at}.weight"] = weight.to(torch.float8_e4m3fn)
+    tensors[f"{at}.weight_scale"] = torch.ones(*weight.shape[:2], 1)
+    save_file(tensors, packed / WEIGHTS, {"format": "pt"})
+    with pytest.raises(UnusableCheckpoint, match=r"too many, .*input_linear\.weight_scale"):
+        load(packed, cpu_kernels="torch")

@@ -29,6 +29,7 @@ SIZES = {"hidden_size": 160, "intermediate_size": 288}
 SHAPE = {**SIZES, "head_dim": 40, "initializer_range": 0.05}
 LATENTS = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "v_head_dim": 8}
 STATES = {**SHAPE, "head_dim": 32, "linear_key_head_dim": 16, "linear_value_head_dim": 32}
+MAMBA = {**SIZES, "initializer_range": 0.05, "mamba_n_heads": 8, "mamba_d_state": 16}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {**SHAPE, "attention_bias": True},
     "phi3": {**SIZES, "initializer_range": 0.05},
@@ -47,6 +48,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 64,
     },
     "qwen3_5_text": STATES,
+    "bamba": MAMBA,
+    "granitemoehybrid": {**MAMBA, "shared_intermediate_size": 64},
 }
 EIGHT = [one for one in CONFIGS if "fp8" in one or "float" in one]
 

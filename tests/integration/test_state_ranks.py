@@ -1,0 +1,73 @@
+"""States that several ranks share out, as they share out key heads."""
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+
+from engine.errors import UnusableCheckpoint
+from engine.models.config import parse_config
+from engine.ranks.opening import refuse_ranks
+from engine.request import Sampling
+from engine.settings import EngineConfig
+from engine.state_settings import settings_for
+from kv_transfer.layout import can_pull
+from node.identity import layout_of
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.driver import hand_over, load, prompt, requests, run
+from tests.fakes.ranks import ranked
+
+PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
+GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
+HALF, NOT_A_NUMBER = torch.bfloat16, 0xFF
+
+
+@pytest.fixture(scope="module")
+def deltas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("deltas"), "qwen3_5_text")
+
+
+def test_each_rank_hands_over_its_part_of_a_state(deltas: Path) -> None:
+    asked = requests(PROMPTS, GREEDY)
+    settings: dict[str, Any] = {"block_size": 3}  # which both ranks double
+    with (
+        ranked(deltas, 2, max_num_batched_tokens=16, **settings) as source,
+        ranked(deltas, 2, **settings) as sink,
+    ):
+        for region in (*source.kv_regions, *sink.kv_regions):
+            ctypes.memset(region.at(0), NOT_A_NUMBER, region.block_bytes * region.num_blocks)
+        assert hand_over(source, sink, asked) == run(load(deltas), asked)
+        theirs, ours = layout_of(source), layout_of(load(deltas, **settings))
+        assert can_pull(theirs, ours) == "tensor_parallel_size is 2 there and 1 here"
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "why"),
+    [
+        ("qwen3_5_text", 4, "2 key heads of delta nets do not share"),
+        ("granitemoehybrid", 2, "models with layers of Mamba-2 have one rank"),
+    ],
+)
+def test_states_that_do_not_share_out_are_named(
+    tmp_path: Path, family: str, ranks: int, why: str
+) -> None:
+    folder = make_checkpoint(tmp_path, family)
+    with pytest.raises(UnusableCheckpoint, match=f"--tensor-parallel-size {ranks}: {why}"):
+        refuse_ranks(EngineConfig(model=str(folder), tensor_parallel_size=ranks))
+
+
+def test_ranks_of_fewer_kv_heads_have_smaller_blocks(deltas: Path) -> None:
+    """Each has a KV head of its own, and half a state."""
+    shape = parse_config(json.loads((deltas / "config.json").read_text()))
+    shape = structs.replace(shape, num_kv_heads=1)
+    one, two = (
+        settings_for(
+            EngineConfig(model="", block_size=1, tensor_parallel_size=ranks), shape, HALF
+        )
+        for ranks in (1, 2)
+    )
+    assert (one.block_size, two.block_size) == (64, 32)
