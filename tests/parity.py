@@ -35,10 +35,13 @@ Tests with random weights do not cover the value range of a published model. Gem
 GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run
 them in bfloat16.
 
-Qwen3-Next, Qwen3.5, Granite 4.0-H and Bamba keep a state in most of their layers, which is
-handed over with the KV. They run without a prefix cache and without drafts. Qwen's run with
-several ranks if prefill and decode nodes have equally many, the others on one
-([why](../decisions/0105-states-in-kv-blocks.md)).
+Qwen3-Next, Qwen3.5, Granite 4.0-H, Bamba and Nemotron-H keep a state in many of their layers,
+which is handed over with the KV. They run without a prefix cache and without drafts, and with
+several ranks if prefill and decode nodes have equally many, which share out the heads of keys
+(of Granite's and Bamba's there is one; [why](../decisions/0105-states-in-kv-blocks.md)). In
+prompts, transformers makes no step of a Nemotron-H smaller than `time_step_min`. pdserve has no
+such limit, like the code that these models were published with; the tests set it to almost
+nothing.
 
 Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
 is loaded; a request with an image is refused. Where each token has three positions (m-rope),

@@ -129,7 +129,8 @@ def _eight_bits(product: Linear | ExpertStack | None) -> Fp8Weight | None:
 def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:
     """Permute the outputs of `gate_up` to the order of `down`'s inputs (GPTQ's act-order).
 
-    So `down` need not gather its inputs. This is allowed as the gate between is elementwise.
+    So `down` need not gather its inputs. This is allowed as the gate between is elementwise, or
+    the activation, if there are no gates.
     """
     if not isinstance(gate_up, StoredLinear) or not isinstance(down, StoredLinear):
         return gate_up, down
@@ -139,9 +140,10 @@ def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:
     if weight.places > weight.inputs:  # a rank's part, with places without inputs
         return gate_up, down
     (order,) = weight.order.long()
-    both = torch.cat((order, order + len(order)))
-    bias = None if gate_up.bias is None else gate_up.bias[:, both]
-    first = replace(gate_up, weight=reordered(gate_up.weight, both), bias=bias)
+    halves = range(0, gate_up.weight.shape[1], len(order))
+    every = torch.cat([order + first for first in halves])
+    bias = None if gate_up.bias is None else gate_up.bias[:, every]
+    first = replace(gate_up, weight=reordered(gate_up.weight, every), bias=bias)
     return first, replace(down, weight=replace(weight, order=None))
 
 

@@ -31,7 +31,7 @@ from engine.checkpoints.progress import loading_progress
 from engine.checkpoints.stacked import unstack
 from engine.checkpoints.storage import ExpertStack, LinearFactory
 from engine.checkpoints.store import File, Tensors, TensorStore
-from engine.checkpoints.text_names import WRAPPED, text_name
+from engine.checkpoints.text_names import WRAPPED
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.weights import Weight, concat_outputs, reordered, same_input_order
@@ -244,11 +244,11 @@ class WeightLoader:
         """Ignore a tensor that may be there."""
         self.files.pop(name, None)
 
-    def keep_text(self) -> None:
-        """Keep only the language model of a multimodal checkpoint, under its plain names."""
+    def rename(self, name_of: Callable[[str], str | None]) -> None:
+        """Give all tensors other names; those without one are left out."""
         kept = dict[str, Tensors]()
         for name, file in self.files.items():
-            if (ours := text_name(name)) is not None:
+            if (ours := name_of(name)) is not None:
                 kept[ours] = file if ours == name else _Renamed(file, name)
         self.files = kept
 

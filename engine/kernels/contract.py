@@ -14,6 +14,7 @@ from engine.kernels.rows import DualRows, QuantizedRows, Rows
 from engine.kernels.style import AttentionStyle
 
 CLAMPED = "clamped_swiglu"  # an activation
+SQUARED_RELU = "squared_relu"  # another, which has no gate: no fusion knows it
 
 
 class Linear(Protocol):
@@ -62,6 +63,9 @@ class Kernels(Protocol):
     def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
         """rows * sigmoid(gates), [tokens, size] each; there may be gaps between tokens."""
 
+    def squared_relu(self, rows: Tensor) -> Tensor:
+        """max(x, 0)^2 of each number (So et al. 2021), [rows, size] to the same."""
+
 
 class QuantizedOutputKernels(Protocol):
     """Norms and gates of Kernels whose output rows are quantized, for products in fp8.
@@ -81,6 +85,9 @@ class QuantizedOutputKernels(Protocol):
         self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
     ) -> QuantizedRows:
         """[rows, 2 * size] to [rows, size]."""
+
+    def squared_relu(self, rows: Tensor) -> QuantizedRows:
+        """[rows, size] to the same."""
 
 
 class DualOutputNorms(Protocol):

@@ -37,7 +37,8 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that differ between layers.
 
     `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts;
-    `recurrent`: it keeps a state in place of attention, and has no KV. Keys and values in KV
+    `recurrent`: it keeps a state in place of attention, and has no KV. Layers of some families
+    have either attention (or what is in its place) or an MLP. Keys and values in KV
     memory are `key_scale` and `value_scale` times smaller than they were in training
     (engine/models/kv_scales.py).
     """
@@ -46,8 +47,15 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
     rope: Rope | None = None
     sparse: bool = False
     recurrent: bool = False
+    has_attention: bool = True
+    has_mlp: bool = True
     key_scale: float = 1.0
     value_scale: float = 1.0
+
+    @property
+    def has_kv(self) -> bool:
+        """Whether it has keys and values."""
+        return self.has_attention and not self.recurrent
 
 
 class NormNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +81,8 @@ class MlpNames(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One decoder.
 
+    `squared_relu`: MLPs and experts have no gates, and that in place of `activation`.
+    `mixer_names`: the checkpoint's names are those of engine/models/mixer_names.py.
     `fused_qkv`: the checkpoint has one tensor where others have three. `norm_adds_one`: norms
     multiply by 1 + their weight. `qk_norm`: norms over each head of queries and keys, or over
     all heads together. `embedding_scale_rounds`: the scale is rounded to the weights' dtype
@@ -100,9 +110,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_scale: float
     attention_softcap: float | None = None
     activation: Activation = "silu"
+    squared_relu: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    mixer_names: bool = False
     fused_qkv: bool = False
     norms: NormNames = NormNames()
     mlp_names: MlpNames = MlpNames()
@@ -146,7 +158,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_layers(self) -> int:
         """The layers that have KV: the draft head's is behind the others."""
-        return self.num_layers - self.recurrent_layers + self.draft_head
+        return sum(layer.has_kv for layer in self.layers) + self.draft_head
 
     @property
     def recurrence(self) -> RecurrentConfig | None:
@@ -157,6 +169,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def recurrent_layers(self) -> int:
         """The layers that have a state in place of KV."""
         return sum(layer.recurrent for layer in self.layers)
+
+    @property
+    def dense_layers(self) -> int:
+        """The layers that have an MLP without experts."""
+        return sum(layer.has_mlp and not layer.sparse for layer in self.layers)
 
     @property
     def scales_kv(self) -> bool:
@@ -235,6 +252,8 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "window": None,
         "rotated": [True] * layers,
         "sparse": [False] * layers,
+        "has_attention": [True] * layers,
+        "has_mlp": [True] * layers,
         "rope_interleaved": False,
         "partial_rotary": False,
     }
@@ -246,6 +265,7 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         fields.pop(key)
         for key in ("layer_types", "window", "rotated", "sparse", "rope_interleaved")
     )
+    parts = fields.pop("has_attention"), fields.pop("has_mlp")
     ropes, whole = read_ropes(raw, fields["head_dim"]), fields["head_dim"]
     if not fields.pop("partial_rotary") and any(
         rope["rotary_dim"] != whole for rope in ropes.values()
@@ -269,7 +289,11 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
             else None,
             "sparse": has_experts,
             "recurrent": kind == LINEAR,
+            "has_attention": attends,
+            "has_mlp": thinks,
         }
-        for kind, turned, has_experts in zip(kinds, rotated, sparse, strict=True)
+        for kind, turned, has_experts, attends, thinks in zip(
+            kinds, rotated, sparse, *parts, strict=True
+        )
     ]
     return {**fields, "max_positions": max_positions(raw, ropes), "layers": layers}

@@ -30,6 +30,7 @@ NUMBERS = frozenset(
         *("num_experts_per_tok", "moe_k", "n_group", "topk_group", "routed_scaling_factor"),
         *("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
         *("moe_intermediate_size", "shared_expert_intermediate_size"),
+        *("moe_shared_expert_intermediate_size", "moe_latent_size", "layer_norm_epsilon"),
         *("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"),
         *("first_k_dense_replace", "decoder_sparse_step", "num_nextn_predict_layers"),
         *("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
@@ -38,6 +39,7 @@ NUMBERS = frozenset(
         *("linear_key_head_dim", "linear_value_head_dim", "full_attention_interval"),
         *("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_expand"),
         *("shared_intermediate_size", "attn_rotary_emb"),
+        *("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
     }
 )
 
@@ -49,7 +51,7 @@ FILE_KEYS = {
     "head_dim": ("head_dim", "qk_rope_head_dim"),
     "attention_scale": ("query_pre_attn_scalar", "attention_multiplier"),
     "rope_theta": ("rope_theta", "rope_local_base_freq"),
-    "norm_eps": ("rms_norm_eps",),
+    "norm_eps": ("rms_norm_eps", "layer_norm_epsilon"),
     "max_positions": ("max_position_embeddings",),
     "rotary_dim": ("partial_rotary_factor", "rotary_dim", "head_dim"),
     "window": ("sliding_window",),
@@ -60,18 +62,20 @@ FILE_KEYS = {
     "scale": ("routed_scaling_factor",),
     "width": (
         *("moe_intermediate_size", "shared_expert_intermediate_size"),
+        "moe_shared_expert_intermediate_size",
         *("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
         *("intermediate_size", "shared_intermediate_size"),
     ),
+    "latent_width": ("moe_latent_size",),
     "rank": ("kv_lora_rank",),
     "plain_dim": ("qk_nope_head_dim",),
     "value_dim": ("v_head_dim",),
     "query_rank": ("q_lora_rank",),
-    "key_heads": ("linear_num_key_heads", "mamba_n_groups"),
-    "value_heads": ("linear_num_value_heads", "mamba_n_heads"),
-    "key_width": ("linear_key_head_dim", "mamba_d_state"),
-    "value_width": ("linear_value_head_dim",),
-    "kernel": ("linear_conv_kernel_dim", "mamba_d_conv"),
+    "key_heads": ("linear_num_key_heads", "mamba_n_groups", "n_groups"),
+    "value_heads": ("linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"),
+    "key_width": ("linear_key_head_dim", "mamba_d_state", "ssm_state_size"),
+    "value_width": ("linear_value_head_dim", "mamba_head_dim"),
+    "kernel": ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"),
 }
 """The keys of config.json that our fields of other names are made of."""
 

@@ -35,7 +35,9 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     balances the load of experts. If all experts are stacked in one tensor, its layout is
     transformers': [experts, outputs, inputs], or, with `stacked_across`, [experts, inputs,
     outputs] with gates and ups alternating, or the same packed as MXFP4. `stacks` names the
-    two tensors of a family that always has the first layout, under names of its own.
+    two tensors of a family that always has the first layout, under names of its own. With a
+    `latent_width` they read and write so many numbers, which two products make of hidden states
+    and back.
     """
 
     routing: Routing
@@ -49,6 +51,7 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     stacked_across: bool = False
     stacks: tuple[str, str] | None = None
     clamp: ClampedSwiglu | None = None
+    latent_width: Count | None = None
 
 
 class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from engine.checkpoints.storage import ExpertStack
 from engine.kernels.expert_choice import ChoiceRule, scores_of, take_best
 from engine.kernels.products import Products, Route, TorchProducts
 from engine.kernels.rows import Rows, whole_rows
-from engine.models.mlp import Activation, Gate, GatedMlp
+from engine.models.mlp import Activation, Gate, GatedMlp, UngatedMlp
 from engine.models.routing import ExpertGroups, Routing
 
 
@@ -65,7 +65,7 @@ class Router:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expert:
-    """One small network; the rows of `gate_up` are all gates, then all ups."""
+    """One small network; the rows of `gate_up` are all gates (of some, none), then all ups."""
 
     gate_up: Linear
     down: Linear
@@ -75,7 +75,7 @@ class Expert:
 class SharedExpert:
     """A network that every token goes through, weighted by a sigmoid if there is a gate."""
 
-    mlp: GatedMlp
+    mlp: GatedMlp | UngatedMlp
     gate: Linear | None = None
 
     def __call__(self, hidden: Rows) -> Tensor:
@@ -98,7 +98,8 @@ class Experts(Protocol):
 class LoopedExperts:
     """Experts that multiply one after the other, each its own tokens.
 
-    `gating` turns an expert's gates and ups, [rows, 2 * width], into the input of `down`.
+    `gating` turns an expert's gates and ups, [rows, 2 * width], or its ups alone, into the
+    input of `down`.
     """
 
     each: Sequence[Expert]
@@ -159,6 +160,19 @@ class StackedExperts:
 
     def _multiply(self, rows: Rows, route: Route, stack: ExpertStack) -> Tensor:
         return self.products.grouped(rows, route, stack.weight, stack.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatentExperts:
+    """Experts that read and write fewer numbers than hidden states have."""
+
+    inward: Linear
+    experts: Experts
+    outward: Linear
+
+    def __call__(self, hidden: Rows, weights: Tensor, chosen: Tensor) -> Tensor:
+        """See Experts."""
+        return self.outward(self.experts(self.inward(hidden), weights, chosen))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

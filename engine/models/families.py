@@ -4,9 +4,17 @@ from engine.models.dense_families import DENSE
 from engine.models.family import Family
 from engine.models.hybrid_families import HYBRIDS
 from engine.models.mamba_families import MAMBAS
+from engine.models.mixer_families import MIXERS
 from engine.models.moe_families import MIXTURES
 from engine.models.vision_text_families import SEEING
 
-FAMILIES: dict[str, Family] = {**DENSE, **MIXTURES, **HYBRIDS, **MAMBAS, **SEEING}
+FAMILIES: dict[str, Family] = {
+    **DENSE,
+    **MIXTURES,
+    **HYBRIDS,
+    **MAMBAS,
+    **MIXERS,
+    **SEEING,
+}
 LIST = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())
 """For error messages about models outside this list."""

@@ -55,7 +55,7 @@ class FewRowsExperts:
 
 def few_rows_mlp(
     fused: FusedProducts,
-    mlp: Mlp,
+    mlp: Mlp | None,
     norm: LayerNorm | None,
     gates: tuple[Gate, Gate],
     kernels: Kernels,

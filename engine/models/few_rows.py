@@ -110,7 +110,7 @@ class FewRowsGatedMlp:
 
 
 def few_rows_attention(
-    fused: FusedProducts, attention: Attention, norm: LayerNorm | None
+    fused: FusedProducts, attention: Attention | None, norm: LayerNorm | None
 ) -> FewRowsAttention | None:
     """The fused half; None if not possible: its weights must be unquantized or in fp8."""
     if norm is None or not isinstance(attention, GroupedAttention):
@@ -125,7 +125,7 @@ def few_rows_attention(
 
 
 def few_rows_gated_mlp(
-    fused: FusedProducts, mlp: Mlp, norm: RowNorm, gate: Gate, kernels: Kernels
+    fused: FusedProducts, mlp: Mlp | None, norm: RowNorm, gate: Gate, kernels: Kernels
 ) -> FewRowsGatedMlp | None:
     """Likewise; the kernels must support `gate`."""
     if not isinstance(mlp, GatedMlp) or gate.activation not in kernels.gates:

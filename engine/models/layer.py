@@ -1,4 +1,4 @@
-"""One layer of a decoder: norms, an attention, an MLP, each of one of several kinds."""
+"""One layer of a decoder: norms, an attention, an MLP, each of one of several kinds or none."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,12 +49,13 @@ class FewRowsMlp(Protocol):
 class Layer:
     """Attention, then MLP, each with a norm before or after or both, and a residual around it.
 
-    Both outputs are multiplied by `residual_scale` when they are added (Granite). Each half may
-    have a fused computation for few rows.
+    Layers of some families have only one of the two. Both outputs are multiplied by
+    `residual_scale` when they are added (Granite). Each half may have a fused computation for
+    few rows.
     """
 
-    attention: Attention
-    mlp: Mlp
+    attention: Attention | None
+    mlp: Mlp | None
     attention_norm: LayerNorm | None = None
     attention_output_norm: Norm | None = None
     mlp_norm: LayerNorm | None = None
@@ -71,23 +72,37 @@ class Layer:
         Takes the layer before's, returns this one's. `made` is not yet added to the stream, so
         that the next norm can be fused with the addition; None: it is added already.
         """
-        hidden, read = self._attend(hidden, made, rotations, batch)
-        scale, few = self.residual_scale, self.few_mlp
-        if few is not None and few.takes(len(hidden)):
-            return few(add_scaled(hidden, read, scale)), None
-        inputs, hidden = add_normed(self.mlp_norm, read, hidden, scale)
-        return hidden, normed(self.mlp_output_norm, self.mlp(inputs))
+        if self.attention is not None:
+            hidden, made = self._attend(self.attention, (hidden, made), rotations, batch)
+        if self.mlp is not None:
+            hidden, made = self._think(self.mlp, hidden, made)
+        return hidden, made
 
     def _attend(
-        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
+        self,
+        attention: Attention,
+        stream: tuple[Tensor, Tensor | None],
+        rotations: Rotations,
+        batch: Batch,
     ) -> tuple[Tensor, Tensor | None]:
         """The residual stream and the attention's output, as `forward`."""
+        hidden, made = stream
         scale, few = self.residual_scale, self.few_attention
         if few is not None and few.takes(len(hidden)):
             return few(add_scaled(hidden, made, scale), rotations, batch), None
         inputs, hidden = add_normed(self.attention_norm, made, hidden, scale)
-        read = self.attention(inputs, rotations, batch)
+        read = attention(inputs, rotations, batch)
         return hidden, normed(self.attention_output_norm, read)
+
+    def _think(
+        self, mlp: Mlp, hidden: Tensor, made: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The residual stream and the MLP's output, likewise."""
+        scale, few = self.residual_scale, self.few_mlp
+        if few is not None and few.takes(len(hidden)):
+            return few(add_scaled(hidden, made, scale)), None
+        inputs, hidden = add_normed(self.mlp_norm, made, hidden, scale)
+        return hidden, normed(self.mlp_output_norm, mlp(inputs))
 
 
 def add_scaled(hidden: Tensor, made: Tensor | None, scale: float) -> Tensor:

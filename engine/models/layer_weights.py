@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import torch
+from msgspec.structs import replace as with_fields
 from torch import Tensor
 
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
 from engine.kernels.gating import sigmoid_gated
 from engine.kernels.style import AttentionStyle
-from engine.models.config import ModelConfig
+from engine.models.config import ModelConfig, NormNames
 from engine.models.delta_net import read_delta_net
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.few_row_experts import few_rows_mlp
@@ -19,7 +20,7 @@ from engine.models.latent_attention import LatentAttention
 from engine.models.latent_weights import read_latent_attention
 from engine.models.layer import Attention, FewRowsAttention, FewRowsMlp, Layer, Mlp
 from engine.models.mamba import Mamba, read_mamba
-from engine.models.mlp import GatedMlp
+from engine.models.mlp import GatedMlp, UngatedMlp
 from engine.models.mlp_weights import fused_gates, read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order
@@ -28,26 +29,23 @@ from engine.models.tensor_parallel import ParallelAttention, ParallelMlp, Parall
 
 def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
     """Read layer `index`: its attention, MLP and norms."""
-    at, names = f"model.layers.{index}.", config.norms
+    at, names = f"model.layers.{index}.", _norms_of(config, index)
 
     def norm(name: str | None) -> Norm | None:
         if name is None:
             return None
         return read_norm(loader, config, f"{at}{name}", config.hidden_size)
 
-    def before(part: Attention | Mlp, name: str | None) -> LayerNorm | None:
+    def before(part: Attention | Mlp | None, name: str | None) -> LayerNorm | None:
         made = norm(name)
         return made and norm_before(_rounding_for(loader, part), made)
 
-    attention = _read_either_attention(loader, config, index, at)
-    mlp = read_mlp(loader, config, index)
+    attention, mlp = _read_parts(loader, config, index, at)
     norms = before(attention, names.attention), before(mlp, names.mlp)
     few = _few_rows(loader, config, (attention, mlp), norms)
     if loader.group is not None:
-        attention, mlp = (
-            ParallelAttention(attention, loader.group),
-            ParallelMlp(mlp, loader.group),
-        )
+        attention = attention and ParallelAttention(attention, loader.group)
+        mlp = mlp and ParallelMlp(mlp, loader.group)
     return Layer(
         attention=attention,
         mlp=mlp,
@@ -59,6 +57,28 @@ def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
         few_attention=few[0],
         few_mlp=few[1],
     )
+
+
+def _norms_of(config: ModelConfig, index: int) -> NormNames:
+    """The names of a layer's norms: around each part that it has."""
+    plan, names = config.layers[index], config.norms
+    if not plan.has_attention:
+        names = with_fields(names, attention=None, attention_output=None)
+    if not plan.has_mlp:
+        names = with_fields(names, mlp=None, mlp_output=None)
+    return names
+
+
+def _read_parts(
+    loader: WeightLoader, config: ModelConfig, index: int, at: str
+) -> tuple[Attention | None, Mlp | None]:
+    """The attention and the MLP of the layer under `at`, if it has them."""
+    plan, attention, mlp = config.layers[index], None, None
+    if plan.has_attention:
+        attention = _read_either_attention(loader, config, index, at)
+    if plan.has_mlp:
+        mlp = read_mlp(loader, config, index)
+    return attention, mlp
 
 
 def _read_either_attention(
@@ -77,7 +97,7 @@ def _read_either_attention(
 def _few_rows(
     loader: WeightLoader,
     config: ModelConfig,
-    parts: tuple[Attention, Mlp],
+    parts: tuple[Attention | None, Mlp | None],
     norms: tuple[LayerNorm | None, LayerNorm | None],
 ) -> tuple[FewRowsAttention | None, FewRowsMlp | None]:
     """A layer's fused halves, which have no norm behind them, and are on one rank."""
@@ -96,7 +116,7 @@ def _few_rows(
 
 
 def _rounding_for(
-    loader: WeightLoader, part: Attention | Mlp
+    loader: WeightLoader, part: Attention | Mlp | None
 ) -> QuantizedOutputKernels | DualOutputNorms | None:
     """The kernels that quantize a part's input; with whole rows as well if it has a router."""
     if not isinstance(part, SparseMlp):
@@ -107,12 +127,14 @@ def _rounding_for(
     )
 
 
-def _only_product(part: Attention | Mlp) -> Linear | None:
+def _only_product(part: Attention | Mlp | None) -> Linear | None:
     """The only product that gets a part's input; None if there are several."""
     if isinstance(part, GroupedAttention):
         return part.query_key_value
     if isinstance(part, LatentAttention | Mamba):
         return part.inward
+    if isinstance(part, UngatedMlp):
+        return part.up
     return part.gate_up if isinstance(part, GatedMlp) else None
 
 
@@ -142,7 +164,7 @@ def read_attention(
     scale = config.attention_scale * plan.key_scale
     sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
     return GroupedAttention(
-        index - sum(layer.recurrent for layer in config.layers[:index]),
+        sum(layer.has_kv for layer in config.layers[:index]),
         heads,
         kv_heads,
         loader.fuse(at, parts, inputs or hidden, bias=config.qkv_bias, order=rows),

@@ -118,7 +118,7 @@ _BAMBA_UNSAID = {
     "num_key_value_heads": 8,
     "rms_norm_eps": 1e-5,
 }
-_UNLIMITED: Sequence[object] = (
+UNLIMITED: Sequence[object] = (
     None,
     (0.0, inf),
     [0.0, inf],
@@ -126,7 +126,7 @@ _UNLIMITED: Sequence[object] = (
 )
 _NEUTRAL: Mapping[str, Sequence[object]] = {
     "hidden_act": (None, "silu"),  # the convolution's as well
-    "time_step_limit": _UNLIMITED,
+    "time_step_limit": UNLIMITED,
 }
 _GRANITE_NEUTRAL = {
     **_NEUTRAL,

@@ -1,4 +1,4 @@
-"""The dense multi-layer perceptron: one product for gate and up, one for down."""
+"""The dense multi-layer perceptron: one product for gate and up, or up alone, one for down."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.checkpoints.linear import Linear
+from engine.kernels.gating import squared_relu
 from engine.kernels.rows import Rows
 
 Activation = Callable[[Tensor], Tensor]
@@ -17,6 +18,19 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
 }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UngatedMlp:
+    """down(activate(up(x))); `activate` makes rows in the form that `down` takes."""
+
+    up: Linear
+    down: Linear
+    activate: Gate = squared_relu
+
+    def __call__(self, normed: Rows) -> Tensor:
+        """See Mlp in engine/models/layer.py."""
+        return self.down(self.activate(self.up(normed)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,6 @@
 """The tensors of a layer's MLP, dense or of experts, in the ways checkpoints store them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -9,13 +9,15 @@ from torch import Tensor
 from engine.checkpoints import mxfp4
 from engine.checkpoints.storage import ExpertStack, in_order, stack_linears
 from engine.checkpoints.weight_loader import WeightLoader
-from engine.kernels.contract import CLAMPED, Linear
+from engine.kernels.contract import CLAMPED, SQUARED_RELU, Linear
 from engine.kernels.fusion import Gate as FusedGate
+from engine.kernels.gating import squared_relu
 from engine.kernels.products import TorchProducts
 from engine.models.config import ModelConfig
 from engine.models.expert_config import ExpertConfig
 from engine.models.experts import (
     Expert,
+    LatentExperts,
     LoopedExperts,
     Router,
     SharedExpert,
@@ -26,7 +28,13 @@ from engine.models.experts import (
 )
 from engine.models.experts import Experts as RoutedExperts
 from engine.models.layer import Mlp
-from engine.models.mlp import ACTIVATIONS, Activation, Gate, GatedMlp
+from engine.models.mlp import (
+    ACTIVATIONS,
+    Activation,
+    Gate,
+    GatedMlp,
+    UngatedMlp,
+)
 from engine.models.tensor_parallel import AbsentExpert
 
 
@@ -39,20 +47,24 @@ def read_mlp(loader: WeightLoader, config: ModelConfig, index: int) -> Mlp:
     return read_dense_mlp(loader, config, block, config.intermediate_size)
 
 
-def read_dense_mlp(loader: WeightLoader, config: ModelConfig, at: str, wide: int) -> GatedMlp:
+def read_dense_mlp(
+    loader: WeightLoader, config: ModelConfig, at: str, wide: int
+) -> GatedMlp | UngatedMlp:
     """Read an MLP without experts from the tensors under `at`; `wide` is its inner size."""
     names, hidden = config.mlp_names, config.hidden_size
-    parts = dict.fromkeys(names.inward, 2 * wide // len(names.inward))
+    parts = dict.fromkeys(names.inward, _inner(config, wide) // len(names.inward))
     gate_up = loader.fuse(at, parts, hidden, bias=config.mlp_bias)
     down = loader.fuse(at, {names.outward: hidden}, wide, bias=config.mlp_bias)
     gate_up, down = in_order(gate_up, down)
-    gate = _gate_before(loader, down, config.activation)
+    gate = _gate_before(loader, down, _dense_unit(config))
+    if config.squared_relu:
+        return UngatedMlp(gate_up, down, gate or squared_relu)
     return GatedMlp(gate_up, down, ACTIVATIONS[config.activation], gate)
 
 
 def fused_gates(config: ModelConfig) -> tuple[FusedGate, FusedGate]:
     """What is between a dense MLP's products, and between those of routed experts."""
-    dense = FusedGate(config.activation)
+    dense = FusedGate(_dense_unit(config))
     return dense, dense if config.experts is None else FusedGate(*_unit(config, config.experts))
 
 
@@ -60,7 +72,11 @@ def _activation(
     loader: WeightLoader, gate: str, clamp: tuple[float, float] | None = None
 ) -> Activation | None:
     """The kernel for gate and activation together, if there is one."""
-    if loader.kernels is None or gate not in loader.kernels.gates:
+    if loader.kernels is None:
+        return None
+    if gate == SQUARED_RELU:
+        return loader.kernels.squared_relu
+    if gate not in loader.kernels.gates:
         return None
     return partial(loader.kernels.gated, gate=gate, clamp=clamp)
 
@@ -75,6 +91,8 @@ def _gate_before(
     whole, kernels = _activation(loader, gate, clamp), loader.quantized_kernels_for(down)
     if whole is None or kernels is None:
         return whole
+    if gate == SQUARED_RELU:
+        return kernels.squared_relu
     return partial(kernels.gated, gate=gate, clamp=clamp)
 
 
@@ -87,8 +105,23 @@ def _sparse(
     around = at if experts.shared is None or experts.shared.within else layer
     return SparseMlp(
         _router(loader, config, experts, at),
-        _gathered(loader, config, _experts(loader, config, experts, at)),
+        _between_latents(loader, config, experts, at),
         _shared(loader, config, experts, around),
+    )
+
+
+def _between_latents(
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
+) -> RoutedExperts:
+    """Read a layer's routed experts, and the products around them, if there are any."""
+    routed = _gathered(loader, config, _experts(loader, config, experts, at))
+    hidden, width, bias = config.hidden_size, experts.latent_width, config.mlp_bias
+    if width is None:
+        return routed
+    return LatentExperts(
+        loader.fuse(at, {"fc1_latent_proj": width}, hidden, bias=bias),
+        routed,
+        loader.fuse(at, {"fc2_latent_proj": hidden}, width, bias=bias),
     )
 
 
@@ -102,7 +135,8 @@ def _gathered(loader: WeightLoader, config: ModelConfig, each: list[Expert]) -> 
     count, ours = experts.routing.num_experts, _ours(loader, experts)
     unit, in_torch = _unit(config, experts), _unit_in_torch(config, experts)
     if loader.storage is None or not loader.storage.stacks_experts:
-        absent = Expert(AbsentExpert(2 * experts.width), AbsentExpert(config.hidden_size))
+        wide, outputs = _inner(config, experts.width), _outer(config, experts)
+        absent = Expert(AbsentExpert(wide), AbsentExpert(outputs))
         all_of_them = [absent] * ours.start + each + [absent] * (count - ours.stop)
         return LoopedExperts(all_of_them, _activation(loader, *unit) or in_torch)
     inward, outward = ([getattr(one, name) for one in each] for name in ("gate_up", "down"))
@@ -115,14 +149,31 @@ def _gathered(loader: WeightLoader, config: ModelConfig, each: list[Expert]) -> 
     return StackedExperts(gate_up, down, gating, products, count, ours.start)
 
 
+def _inner(config: ModelConfig, wide: int) -> int:
+    """The outputs of a first product: gates and ups, or ups alone."""
+    return wide if config.squared_relu else 2 * wide
+
+
+def _outer(config: ModelConfig, experts: ExpertConfig) -> int:
+    """The numbers that an expert reads and writes."""
+    return experts.latent_width or config.hidden_size
+
+
+def _dense_unit(config: ModelConfig) -> str:
+    """The kernels' name for what is between the products of an MLP without experts."""
+    return SQUARED_RELU if config.squared_relu else config.activation
+
+
 def _unit(config: ModelConfig, experts: ExpertConfig) -> tuple[str, tuple[float, float] | None]:
-    """The kernels' name for the activation between an expert's products, and its clamp."""
+    """The same of an expert's products, and its clamp."""
     if (clamp := experts.clamp) is None:
-        return config.activation, None
+        return _dense_unit(config), None
     return CLAMPED, (clamp.alpha, clamp.limit)
 
 
 def _unit_in_torch(config: ModelConfig, experts: ExpertConfig) -> Activation:
+    if config.squared_relu:
+        return squared_relu
     if (clamp := experts.clamp) is None:
         return partial(gated, activate=ACTIVATIONS[config.activation])
     return partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
@@ -178,14 +229,15 @@ def _experts(
     """This rank's experts, in whichever way the checkpoint stores them."""
     if experts.stacked_across:
         return _stacked_across(loader, config, experts, f"{at}experts.")
-    stacks = experts.stacks or ("experts.gate_up_proj", "experts.down_proj")
-    if experts.stacks or f"{at}{stacks[0]}" in loader:
-        return _stacked(loader, config, experts, (f"{at}{stacks[0]}", f"{at}{stacks[1]}"))
-    hidden, wide, (gate, up, down) = config.hidden_size, experts.width, experts.parts
+    stacks = tuple(f"{at}{name}" for name in _stacks(config, experts))
+    if experts.stacks or stacks[0] in loader:
+        return _stacked(loader, config, experts, stacks)
+    hidden, wide, (gate, up, down) = _outer(config, experts), experts.width, experts.parts
+    inward = {up: wide} if config.squared_relu else {gate: wide, up: wide}
     return [
         Expert(
             *in_order(
-                loader.fuse(f"{at}experts.{one}.", {gate: wide, up: wide}, hidden, bias=False),
+                loader.fuse(f"{at}experts.{one}.", inward, hidden, bias=False),
                 loader.fuse(f"{at}experts.{one}.", {down: hidden}, wide, bias=False),
             )
         )
@@ -193,13 +245,19 @@ def _experts(
     ]
 
 
+def _stacks(config: ModelConfig, experts: ExpertConfig) -> Sequence[str]:
+    """The names of stacked tensors, within the experts' block."""
+    first = "up_proj" if config.squared_relu else "gate_up_proj"
+    return experts.stacks or (f"experts.{first}", "experts.down_proj")
+
+
 def _stacked(
-    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, names: tuple[str, str]
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, names: Sequence[str]
 ) -> list[Expert]:
     """This rank's experts, from stacked tensors [experts, outputs, inputs], gates first."""
-    count, wide, hidden = len(_ours(loader, experts)), experts.width, config.hidden_size
-    gates_and_ups = loader.stacked_linears(names[0], count, 2 * wide, hidden)
-    downs = loader.stacked_linears(names[1], count, hidden, wide)
+    count, wide, outer = len(_ours(loader, experts)), experts.width, _outer(config, experts)
+    gates_and_ups = loader.stacked_linears(names[0], count, _inner(config, wide), outer)
+    downs = loader.stacked_linears(names[1], count, outer, wide)
     return [Expert(*pair) for pair in zip(gates_and_ups, downs, strict=True)]
 
 

@@ -9,7 +9,8 @@ from engine.sharding.shard import Shard
 
 BACK = ("o_proj", "down_proj", "out_proj")
 BY_HEAD = ("in_proj_z", "in_proj_a", "in_proj_b", "in_proj_qkvz", "in_proj_ba")
-ADDED = tuple(f"{name}.bias" for name in BACK)  # to the sum of all ranks, by one of them
+# to the sum of all ranks, by one of them
+ADDED = tuple(f"{name}.bias" for name in (*BACK, "fc2_latent_proj"))
 Ranges = Callable[[int], Sequence[range]]
 """The ranges of a dimension that this rank reads, given its length."""
 

@@ -29,7 +29,9 @@ from engine.sharding.shard import Shard, divides_evenly
 
 FLAG = "--tensor-parallel-size"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
-STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales|_scale_inv)?$")
+STACKED = re.compile(
+    r"\.experts\.(gate_up_proj|up_proj|down_proj)(_bias|_blocks|_scales|_scale_inv)?$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def check_divisible(config: ModelConfig, size: int) -> None:
 def _shared_out(config: ModelConfig) -> dict[str, int]:
     """What ranks divide evenly, by what it is called, but for KV heads."""
     sizes, experts = {"heads": config.num_heads}, config.experts
-    if experts is None or not all(layer.sparse for layer in config.layers):
+    if config.dense_layers:
         sizes["columns of the MLP (intermediate_size)"] = config.intermediate_size
     if experts is not None:
         sizes["experts"] = experts.routing.num_experts
@@ -109,7 +111,7 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
         answers = part.num_heads * latent.value_dim
     wanted = [("queries", queries, outputs), ("keys", keys, outputs)]
     wanted.append(("attention's answers", answers, inputs))
-    if part.experts is None or not all(layer.sparse for layer in part.layers):
+    if part.dense_layers:
         wanted.append(("columns of the MLP", part.intermediate_size, both))
     if part.experts is not None and part.experts.shared is not None:
         wanted.append(("columns of the shared expert", part.experts.shared.width, both))

@@ -1,5 +1,6 @@
 """Builds a Decoder from a checkpoint: which tensors make which part, given the config."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -21,12 +22,14 @@ from engine.models.draft_head import LayerInputs
 from engine.models.family import classifies, sees
 from engine.models.kv_scales import fold_kv_scales, folds_kv_scales, scaled_adapter
 from engine.models.layer_weights import read_layer, read_norm
+from engine.models.mixer_names import mixer_name
 from engine.models.prediction_weights import read_prediction_head
 from engine.models.rope import query_scales, rope_table
 from engine.models.shards import shard_adapter, shard_config, shard_tensors
 from engine.models.tensor_parallel import VocabParallelHead
 
 CLASSES, HEAD = "score.weight", "lm_head.weight"
+NameOf = Callable[[str], str | None]
 
 
 def load_decoder(
@@ -42,8 +45,8 @@ def load_decoder(
     store = store_of(checkpoint, config, place.dtype, place.device)
     parts: Parts = dict
     adapters = list(place.adapters)
-    if sees(checkpoint.config):
-        adapters = [one.renamed(text_name) for one in adapters]
+    if (plain := _plain_names(checkpoint, config)) is not None:
+        adapters = [one.renamed(plain) for one in adapters]
     group, placed = place.group, (place.dtype, place.device, place.kernels)
     if group is not None:
         parts = partial(shard_tensors, config=config, shard=group.shard)
@@ -53,8 +56,8 @@ def load_decoder(
         loader.group, loader.storage, loader.packing = group, place.storage, config.packing
         if classifies(checkpoint.config):
             loader.drop(CLASSES)
-        if sees(checkpoint.config):
-            loader.keep_text()
+        if plain is not None:
+            loader.rename(plain)
         if place.kv_scales and folds_kv_scales(config, place.dtype):
             config, factors = fold_kv_scales(loader, config)
             adapters = [scaled_adapter(one, factors) for one in adapters]
@@ -65,6 +68,13 @@ def load_decoder(
                 adapters, active, place.products, place.dtype, place.device, ranks
             )
         return _build(loader, config, max_len)
+
+
+def _plain_names(checkpoint: Checkpoint, config: ModelConfig) -> NameOf | None:
+    """What the checkpoint's tensors are called here; None: as they are."""
+    if config.mixer_names:
+        return partial(mixer_name, config=config)
+    return text_name if sees(checkpoint.config) else None
 
 
 def load_classes(

@@ -8,7 +8,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableDevice
 from engine.models.decoder import Decoder
 from engine.models.eagle_head import EagleHead
-from engine.models.experts import LoopedExperts, SparseMlp
+from engine.models.experts import LatentExperts, LoopedExperts, SparseMlp
 from engine.models.layer import Mlp
 from engine.models.model import Model
 from engine.models.prediction_head import PredictionHead
@@ -114,6 +114,8 @@ def capturable(model: Model) -> bool:
     return isinstance(model, Decoder) and not any(_asks(layer.mlp) for layer in model.layers)
 
 
-def _asks(mlp: Mlp) -> bool:
+def _asks(mlp: Mlp | None) -> bool:
     ours = mlp.ours if isinstance(mlp, ParallelMlp) else mlp
-    return isinstance(ours, SparseMlp) and isinstance(ours.experts, LoopedExperts)
+    experts = ours.experts if isinstance(ours, SparseMlp) else None
+    experts = experts.experts if isinstance(experts, LatentExperts) else experts
+    return isinstance(experts, LoopedExperts)

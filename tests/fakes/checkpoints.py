@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.fakes.hybrid_shapes import HYBRID_SHAPE, HYBRID_VISION
+from tests.fakes.mixer_shapes import MIXER_SHAPE
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
 from tests.fakes.taught import WITH_IMAGES, name_as_published, teach_transformers
 from tests.fakes.vision_text_shapes import VISION_PARTS, VISION_TEXT_SHAPE
@@ -98,6 +99,7 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
     **VISION_TEXT_SHAPE,
     **HYBRID_SHAPE,
+    **MIXER_SHAPE,
 }
 GENERATES, SEEING_AUTO = "AutoModelForCausalLM", "AutoModelForImageTextToText"
 AROUND = ("tie_word_embeddings",)  # said of the whole model as well as of its text part

@@ -20,6 +20,7 @@ from tests.fakes.families import (
     rope,
 )
 from tests.fakes.hybrids import HYBRID_CASES
+from tests.fakes.mixers import MIXER_CASES
 from tests.fakes.mixture_shapes import STRETCHED
 from tests.fakes.vision_texts import VISION_TEXT_CASES
 
@@ -142,7 +143,7 @@ MIXTURE_CASES = [
     Case("no shared experts", "ernie4_5_moe", {"moe_num_shared_experts": 0, "head_dim": 16}),
     Case("untied", "ernie4_5_moe", {"tie_word_embeddings": False, **rope(**TYPED_YARN)}),
 ]
-EVERY_CASE = [*CASES, *MIXTURE_CASES, *VISION_TEXT_CASES, *HYBRID_CASES]
+EVERY_CASE = [*CASES, *MIXTURE_CASES, *VISION_TEXT_CASES, *HYBRID_CASES, *MIXER_CASES]
 
 
 def pack_mxfp4(folder: Path, packed: Path) -> None:
@@ -175,7 +176,7 @@ def stack_experts(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.save_pretrained(folder, save_original_format=False)
     names = load_file(folder / WEIGHTS)
-    assert any(name.endswith("mlp.experts.down_proj") for name in names)
+    assert any(name.endswith(".experts.down_proj") for name in names)
 
 
 def turn_experts(folder: Path) -> None:

@@ -7,6 +7,7 @@ from tests.fakes.published_deepseeks import DEEPSEEKS
 from tests.fakes.published_hybrids import HYBRIDS
 from tests.fakes.published_mambas import MAMBAS
 from tests.fakes.published_mistrals import MISTRALS
+from tests.fakes.published_mixers import MIXERS
 from tests.fakes.published_seers import SEERS
 
 MIXTURES: dict[str, dict[str, Any]] = {
@@ -186,4 +187,12 @@ MIXTURES: dict[str, dict[str, Any]] = {
     },
     **DEEPSEEKS,
 }
-PUBLISHED = {**DENSE, **MISTRALS, **MIXTURES, **HYBRIDS, **MAMBAS, **SEERS}
+PUBLISHED = {
+    **DENSE,
+    **MISTRALS,
+    **MIXTURES,
+    **HYBRIDS,
+    **MAMBAS,
+    **MIXERS,
+    **SEERS,
+}

@@ -26,6 +26,7 @@ OPTIONAL = [
     "head_dim",
     "max_position_embeddings",
     "rms_norm_eps",
+    "layer_norm_epsilon",
     "hidden_act",
     "rope_parameters",
     "sliding_window",
@@ -72,12 +73,11 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // heads
     assert ours.num_kv_heads == (1 if ours.latent else theirs.num_key_value_heads)
     assert ours.head_dim == (theirs.qk_rope_head_dim if ours.latent else head_dim)
-    growth = theirs.rope_parameters.get("llama_4_scaling_beta")
+    ropes = getattr(theirs, "rope_parameters", {})  # of some families, none at all
+    growth = ropes.get("llama_4_scaling_beta")
     assert (ours.query_scaling and ours.query_scaling.llama_4_scaling_beta) == growth
-    assert ours.norm_eps == theirs.rms_norm_eps
-    assert ours.max_positions == max(
-        theirs.max_position_embeddings, stretched(theirs.rope_parameters)
-    )
+    assert ours.norm_eps == (getattr(theirs, "rms_norm_eps", 0) or theirs.layer_norm_epsilon)
+    assert ours.max_positions == max(theirs.max_position_embeddings, stretched(ropes))
     assert ours.tied_embeddings == theirs.tie_word_embeddings
     count = theirs.num_hidden_layers
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * count
@@ -86,7 +86,7 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     assert [layer.window for layer in ours.layers] == [
         span if kind == "sliding_attention" else None for kind in kinds
     ]
-    thetas = [rope_of(theirs.rope_parameters, kind)["rope_theta"] for kind in kinds]
+    thetas = [rope_of(ropes, kind).get("rope_theta") for kind in kinds]
     rotates = getattr(theirs, "position_embedding_type", "rope") == "rope"
     turned = getattr(theirs, "no_rope_layers", None) or [rotates] * len(kinds)
     if theirs.model_type in ("exaone4", "exaone_moe") and span is not None:

@@ -53,6 +53,7 @@ LOOPED = {  # their experts ask which were chosen
     "minimax_m2",
     "qwen3_next",
     "granitemoehybrid",
+    "nemotron_h",
 }
 
 

@@ -21,6 +21,7 @@ GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)
 PROMPTS = [prompt(length) for length in (1, 5, 17, 40, 64, 33)]
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 STATES = ["in_proj", "out_proj"]
+UNGATED = ["up_proj", "down_proj"]
 FUSED = ["o_proj", "gate_up_proj", "down_proj"]
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -35,6 +36,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_next": {"target_modules": [*ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"]},
     "bamba": {"target_modules": "all-linear"},
     "granitemoehybrid": {"target_modules": [*ATTENTION, *STATES, "input_linear"]},
+    "nemotron_h": {"target_modules": [*ATTENTION, *UNGATED, "in_proj"]},  # PEFT wants no more
     "granite": {},
     "olmo2": {},
     "glm4": {"target_modules": [*ATTENTION, *FUSED]},  # whose rotation reorders heads

@@ -50,6 +50,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": STATES,
     "bamba": MAMBA,
     "granitemoehybrid": {**MAMBA, "shared_intermediate_size": 64},
+    "nemotron_h": {
+        **SHAPE,
+        "head_dim": 32,
+        "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 96,
+        "moe_latent_size": 32,
+        "mamba_num_heads": 8,
+    },
 }
 EIGHT = [one for one in CONFIGS if "fp8" in one or "float" in one]
 

@@ -1,5 +1,7 @@
 """What a layer does between its products, compiled and in plain torch, is the same."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
@@ -10,6 +12,7 @@ from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import Span
 from engine.attention.rotation import Rotation
 from engine.kernels.cpu.native import GATES, CpuKernels
+from engine.kernels.gating import squared_relu
 from engine.models.mlp import ACTIVATIONS
 from engine.models.norm import Norm
 
@@ -82,6 +85,21 @@ def test_gates_between_other_numbers(
     gates[0, 0], gates[-1, 1] = -200, 200
     exact = rows.double() * gates.double().sigmoid()
     assert close(kernels.sigmoid_gated(rows, gates), exact)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [5, 688])
+def test_squares_of_what_is_positive(
+    kernels: CpuKernels, size: int, dtype: torch.dtype, tokens: int
+) -> None:
+    rows = (3 * torch.randn(tokens, 2 * size)).to(dtype)[:, :size]
+    ours, calls = kernels.record(partial(kernels.squared_relu, rows))
+    assert close(ours, squared_relu(rows.double()))
+    assert not isinstance(calls, str), "can be replayed"
+    odd = torch.tensor([[2e19, 0.0, -0.0, -3e38, torch.nan, torch.inf, -torch.inf]])
+    ours = kernels.squared_relu(odd)
+    torch.testing.assert_close(ours, squared_relu(odd), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", GATES)

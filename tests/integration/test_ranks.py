@@ -25,7 +25,7 @@ SEEDED = Sampling(
 )
 NOT_A_NUMBER = 0xFF
 FLAG = "--tensor-parallel-size 2"
-ONE_RANK = {"bamba", "granitemoehybrid"}  # they have layers of Mamba-2
+ONE_RANK = {"bamba", "granitemoehybrid", "nemotron_h"}  # they have layers of Mamba-2
 
 
 def fill(engine: TorchEngine, byte: int) -> None:

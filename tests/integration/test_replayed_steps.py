@@ -27,7 +27,7 @@ ORDER = torch.tensor([1, 0])
 CHUNKED: dict[str, object] = {
     "max_num_batched_tokens": 48
 }  # bfloat16 rounds other chunks otherwise
-OTHER = ["mixtral", "deepseek_v3", "gpt_oss", "olmo2", "bamba"]
+OTHER = ["mixtral", "deepseek_v3", "gpt_oss", "olmo2", "bamba", "nemotron_h"]
 
 
 @pytest.fixture(autouse=True)

@@ -128,6 +128,8 @@ def test_gates(
         rounded.gated(both, gate, clamp),
         quantize_rows_twin(kernels.gated(both, gate, clamp), group),
     )
+    squares = kernels.squared_relu(both)
+    equal(rounded.squared_relu(both), quantize_rows_twin(squares, group))
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -29,7 +29,7 @@ from engine.kernels.weights import Fp8Weight, Int4Weight
 
 log = logging.getLogger(__name__)
 GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
-SIGMOID = 2
+SIGMOID, RELU = 2, 3
 
 
 class CpuKernels:
@@ -124,10 +124,7 @@ class CpuKernels:
         return made
 
     def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x / rms(x) * weight over the last dimension, of [tokens, size] or of heads besides.
-
-        `weight` is of the same dtype, or float32.
-        """
+        """See Kernels."""
         tokens, *inner, size = inputs.shape
         if inputs.stride()[1:] != (size, 1)[-len(inner) - 1 :]:
             inputs = inputs.contiguous()
@@ -183,6 +180,10 @@ class CpuKernels:
     def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
         """See Kernels."""
         return self._gated(gates, rows, SIGMOID)
+
+    def squared_relu(self, rows: Tensor) -> Tensor:
+        """See Kernels: each number is its own gate."""
+        return self._gated(rows, rows, RELU)
 
     def _gated(self, gates: Tensor, ups: Tensor, activation: int) -> Tensor:
         assert gates.dtype is ups.dtype, "computed in one dtype"

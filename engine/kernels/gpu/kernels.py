@@ -18,7 +18,7 @@ from engine.kernels.contract import (
 from engine.kernels.contract import HeadNorms as Norms
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion
-from engine.kernels.gating import sigmoid_gated
+from engine.kernels.gating import sigmoid_gated, squared_relu
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.delta_call import fits_kernels
 from engine.kernels.gpu.delta_net import delta_net_step
@@ -36,6 +36,7 @@ from engine.kernels.gpu.norms import (
     rms_norm,
 )
 from engine.kernels.gpu.prefill_attention import prefill_attention
+from engine.kernels.gpu.rounding import quantize_rows
 from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.recurrent import LayerStates, RecurrentWeights
@@ -65,6 +66,10 @@ class TritonQuantizedOutput:
     ) -> QuantizedRows:
         """See QuantizedOutputKernels."""
         return gated_quantized(gate_up, gate, self.group, *(clamp or ()))
+
+    def squared_relu(self, rows: Tensor) -> QuantizedRows:
+        """See QuantizedOutputKernels; three launches yet."""
+        return quantize_rows(squared_relu(rows), self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,10 @@ class TritonKernels(TorchKernels):
     def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
         """See Kernels, in plain torch yet."""
         return sigmoid_gated(rows, gates)
+
+    def squared_relu(self, rows: Tensor) -> Tensor:
+        """See Kernels, likewise."""
+        return squared_relu(rows)
 
     def quantized(self, group: int | None) -> QuantizedOutputKernels:
         """See QuantizingKernels."""

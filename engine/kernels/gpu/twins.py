@@ -20,7 +20,7 @@ from engine.kernels.contract import (
     RecurrentIo,
 )
 from engine.kernels.fusion import FewRowProducts
-from engine.kernels.gating import sigmoid_gated
+from engine.kernels.gating import sigmoid_gated, squared_relu
 from engine.kernels.gpu.few_row_experts import mix_few_rows_twin
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores_twin, few_rows_twin
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS
@@ -58,6 +58,10 @@ class TorchQuantizedOutput:
     ) -> QuantizedRows:
         """See QuantizedOutputKernels."""
         return quantize_rows_twin(self.kernels.gated(gate_up, gate, clamp), self.group)
+
+    def squared_relu(self, rows: Tensor) -> QuantizedRows:
+        """See QuantizedOutputKernels."""
+        return quantize_rows_twin(self.kernels.squared_relu(rows), self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,10 @@ class TorchKernels:
     def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
         """See Kernels."""
         return sigmoid_gated(rows, gates)
+
+    def squared_relu(self, rows: Tensor) -> Tensor:
+        """See Kernels."""
+        return squared_relu(rows)
 
     def quantized(self, group: int | None) -> QuantizedOutputKernels:
         """See QuantizingKernels."""

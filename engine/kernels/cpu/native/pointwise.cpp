@@ -95,7 +95,7 @@ struct Gate {
     int64_t rows, size, gates_stride, ups_stride, activation, threads;
 };
 
-enum { SILU = 0, GELU_TANH = 1, SIGMOID = 2 };
+enum { SILU = 0, GELU_TANH = 1, SIGMOID = 2, RELU = 3 };
 
 template <class Format>
 void gate(const Gate& of) {
@@ -109,10 +109,13 @@ void gate(const Gate& of) {
         for (long at = 0; at < of.size; at += LANES) {
             long left = of.size - at;
             Floats one = read_up_to<Format>(gates + at, left);
+            Floats other = read_up_to<Format>(ups + at, left);
+            if (of.activation == RELU) one = other = larger(Floats{}, one);  // its own gate
             one = of.activation == SILU        ? silu<Format>(one)
                   : of.activation == GELU_TANH ? gelu_tanh(one)
-                                               : 1.0f / (1.0f + exp(-one));
-            write_up_to<Format>(to + at, one * read_up_to<Format>(ups + at, left), left);
+                  : of.activation == SIGMOID   ? 1.0f / (1.0f + exp(-one))
+                                               : one;
+            write_up_to<Format>(to + at, one * other, left);
         }
     }
 }
