@@ -1,22 +1,24 @@
-"""Which rows and columns of each tensor a rank reads, by the last two words of its name."""
+"""Which rows and columns of each tensor a rank reads, by the last words of its name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, product
 
 from engine.checkpoints.packing import ROWS, Axis, axes_of
 from engine.models.config import ModelConfig
-from engine.models.expert_config import DeltaConfig
+from engine.models.expert_config import DeltaConfig, RecurrentConfig
 from engine.sharding.shard import Shard
 
-BACK = ("o_proj", "down_proj", "out_proj")
+BACK = ("o_proj", "down_proj", "out_proj", "shared_mlp.output_linear")
 BY_HEAD = ("in_proj_z", "in_proj_a", "in_proj_b", "in_proj_qkvz", "in_proj_ba")
 # to the sum of all ranks, by one of them
 ADDED = tuple(f"{name}.bias" for name in (*BACK, "fc2_latent_proj"))
 Ranges = Callable[[int], Sequence[range]]
 """The ranges of a dimension that this rank reads, given its length."""
+Rule = tuple[Axis, Ranges]
 
 
-def rules_of(config: ModelConfig, shard: Shard) -> dict[str, tuple[Axis, Ranges]]:
-    """By the last two words of a tensor's name: the axis that is split, and our ranges."""
+def rules_of(config: ModelConfig, shard: Shard) -> dict[str, Rule]:
+    """By the last words of a tensor's name (`of_name`): the axis that is split, our ranges."""
     ours, kv = even(shard), _kv_rows(config, shard)
     outputs: dict[str, Ranges] = {
         "q_proj": ours,
@@ -28,14 +30,14 @@ def rules_of(config: ModelConfig, shard: Shard) -> dict[str, tuple[Axis, Ranges]
         "gate_proj": ours,
         "up_proj": ours,
         "gate_up_proj": _both_halves(shard),
+        "shared_mlp.input_linear": _both_halves(shard),
         "lm_head": ours,
     }
-    rules: dict[str, tuple[Axis, Ranges]] = {"self_attn.sinks": (ROWS, ours)}
-    if config.delta is not None:
-        channels = _channels(config.delta, shard)
-        outputs |= {"in_proj_qkv": channels, **dict.fromkeys(BY_HEAD, ours)}
-        rules["conv1d.weight"] = (ROWS, channels)
-        rules |= {f"linear_attn.{name}": (ROWS, ours) for name in ("A_log", "dt_bias")}
+    rules: dict[str, Rule] = {"self_attn.sinks": (ROWS, ours)}
+    if config.recurrence is not None:
+        products, rows = _recurrent(config.recurrence, shard)
+        outputs |= products
+        rules |= {name: (ROWS, part) for name, part in rows.items()}
     for end, axes in axes_of(config.packing).items():
         if axes.outputs is not None:
             rules |= {f"{name}.{end}": (axes.outputs, part) for name, part in outputs.items()}
@@ -44,6 +46,12 @@ def rules_of(config: ModelConfig, shard: Shard) -> dict[str, tuple[Axis, Ranges]
     if config.qk_norm == "all":
         rules |= {"q_norm.weight": (ROWS, ours), "k_norm.weight": (ROWS, kv)}
     return rules
+
+
+def of_name(rules: Mapping[str, Rule], name: str) -> Rule | None:
+    """What holds for a tensor: by the last three words of its name, or else by two of them."""
+    words = name.split(".")
+    return rules.get(".".join(words[-3:]), rules.get(".".join(words[-2:])))
 
 
 def even(shard: Shard) -> Ranges:
@@ -84,14 +92,29 @@ def _fused_rows(config: ModelConfig, shard: Shard) -> Ranges:
     return ranges
 
 
-def _channels(delta: DeltaConfig, shard: Shard) -> Ranges:
-    """Our ranges of the channels of a delta net: queries, then keys, then values."""
-    keys, values = delta.key_heads * delta.key_width, delta.value_heads * delta.value_width
-    firsts = (0, keys), (keys, keys), (2 * keys, values)
+def _recurrent(config: RecurrentConfig, shard: Shard) -> tuple[dict[str, Ranges], ...]:
+    """Products' outputs, and other rows, of layers that keep a state.
 
-    def ranges(size: int) -> list[range]:
-        del size  # a tensor of another is refused when it is read
-        parts = ((at, shard.part(count)) for at, count in firsts)
-        return [range(at + part.start, at + part.stop) for at, part in parts]
+    Each key head stays with the value heads that share it, so queries, keys and values are
+    shared out each by themselves.
+    """
+    ours, heads = even(shard), config.value_heads
+    keys, values = config.key_heads * config.key_width, heads * config.value_width
+    if isinstance(config, DeltaConfig):
+        channels = _each(shard, keys, keys, values)
+        outputs = {"in_proj_qkv": channels, **dict.fromkeys(BY_HEAD, ours)}
+        rows = {f"linear_attn.{name}": ours for name in ("A_log", "dt_bias")}
+        return outputs, {"conv1d.weight": channels, **rows}
+    channels = _each(shard, values, keys, keys)
+    rows = {f"conv1d.{name}": channels for name in ("weight", "bias")}
+    for block, name in product(("mamba", "mixer"), ("A_log", "D", "dt_bias", "norm.weight")):
+        rows[f"{block}.{name}"] = ours
+    return {"in_proj": _each(shard, values, values, keys, keys, heads)}, rows
 
-    return ranges
+
+def _each(shard: Shard, *sizes: int) -> Ranges:
+    """Our ranges of a tensor of several parts, one behind the other, of which we have some."""
+    firsts = accumulate(sizes, initial=0)
+    parts = zip(firsts, map(shard.part, sizes), strict=False)
+    ours = [range(first + part.start, first + part.stop) for first, part in parts]
+    return lambda _: ours  # a tensor of another size is refused when it is read

@@ -12,6 +12,7 @@ bandwidth.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from msgspec.structs import replace
@@ -23,15 +24,17 @@ from engine.errors import UnusableAdapter, UnusableCheckpoint
 from engine.kernels.weights import joined
 from engine.lora.adapter import LoraAdapter, LoraFactors
 from engine.models.config import ModelConfig
-from engine.models.expert_config import LatentConfig
-from engine.models.shard_ranges import ADDED, Ranges, even, rules_of
+from engine.models.expert_config import DeltaConfig, LatentConfig, MambaConfig
+from engine.models.shard_ranges import ADDED, Ranges, even, of_name, rules_of
 from engine.sharding.shard import Shard, divides_evenly
 
 FLAG = "--tensor-parallel-size"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 STACKED = re.compile(
     r"\.experts\.(gate_up_proj|up_proj|down_proj)(_bias|_blocks|_scales|_scale_inv)?$"
+    r"|\.block_sparse_moe\.(input|output)_linear\.weight$"
 )
+State = TypeVar("State", DeltaConfig | None, MambaConfig | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,6 @@ class ZeroTensors:
 def check_divisible(config: ModelConfig, size: int) -> None:
     """Raises UnusableCheckpoint, naming the size that `size` ranks cannot divide."""
     told = f"{FLAG} {size}"
-    if config.mamba is not None and size > 1:
-        raise UnusableCheckpoint(f"{told}: models with layers of Mamba-2 have one rank")
     if config.latent is None and not divides_evenly(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
     for name, count in _shared_out(config).items():
@@ -88,8 +89,8 @@ def _shared_out(config: ModelConfig) -> dict[str, int]:
         sizes["experts"] = experts.routing.num_experts
         if experts.shared is not None:
             sizes["columns of the shared expert"] = experts.shared.width
-    if config.delta is not None:
-        sizes["key heads of delta nets"] = config.delta.key_heads
+    if config.recurrence is not None and config.recurrent_layers:
+        sizes["key heads of layers with a state"] = config.recurrence.key_heads
     return sizes
 
 
@@ -115,13 +116,13 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
         wanted.append(("columns of the MLP", part.intermediate_size, both))
     if part.experts is not None and part.experts.shared is not None:
         wanted.append(("columns of the shared expert", part.experts.shared.width, both))
-    if (delta := part.delta) is not None:
-        values = delta.value_heads * delta.value_width
-        wanted.append(("delta nets' keys", delta.key_heads * delta.key_width, outputs))
-        wanted.append(("delta nets' values", values, both))
-        rates = delta.value_heads * (1 + delta.by_key_head)
-        if outputs != BLOCK or rates * size > outputs:  # else all of them share a scale
-            wanted.append(("delta nets' rates", rates, outputs))
+    if (state := part.recurrence) is not None and part.recurrent_layers:
+        values = state.value_heads * state.value_width
+        wanted.append(("states' keys", state.key_heads * state.key_width, outputs))
+        wanted.append(("states' values", values, both))
+        rates = state.value_heads * (1 + (part.delta is not None and part.delta.by_key_head))
+        if part.mamba or outputs != BLOCK or rates * size > outputs:  # else they share a scale
+            wanted.append(("states' rates", rates, outputs))
     for name, count, unit in wanted:
         if count % unit:
             told = f"{FLAG} {size}: {count} {name} of each rank"
@@ -135,21 +136,26 @@ def _latent_rows(config: ModelConfig, latent: LatentConfig) -> tuple[int, int]:
 
 def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
     """The config of one rank's part of the model."""
-    each, experts, delta = shard.size, config.experts, config.delta
+    each, experts = shard.size, config.experts
     if experts is not None and experts.shared is not None:
         shared = replace(experts.shared, width=experts.shared.width // each)
         experts = replace(experts, shared=shared)
-    if delta is not None:
-        heads = {"key_heads": delta.key_heads // each, "value_heads": delta.value_heads // each}
-        delta = replace(delta, **heads)
     return replace(
         config,
         num_heads=config.num_heads // each,
         num_kv_heads=max(1, config.num_kv_heads // each),
         intermediate_size=max(1, config.intermediate_size // each),
         experts=experts,
-        delta=delta,
+        delta=_part_of_state(config.delta, each),
+        mamba=_part_of_state(config.mamba, each),
     )
+
+
+def _part_of_state(config: State, ranks: int) -> State:
+    if config is None:
+        return config
+    heads, shared = config.value_heads // ranks, max(1, config.key_heads // ranks)
+    return replace(config, value_heads=heads, key_heads=shared)
 
 
 def shard_tensors(
@@ -164,12 +170,12 @@ def shard_tensors(
     for name, file in files.items():
         if (expert := EXPERT.search(name)) and int(expert[1]) not in ours:
             continue
-        part, found[name] = _part_name(name), file
+        rule, found[name] = of_name(rules, name), file
         if STACKED.search(name):
             found[name] = TensorSlice(file, ROWS, even(shard))
-        elif not expert and part in rules:
-            found[name] = TensorSlice(file, *rules[part])
-        elif not expert and part in ADDED and shard.rank > 0:
+        elif not expert and rule is not None:
+            found[name] = TensorSlice(file, *rule)
+        elif not expert and name.endswith(ADDED) and shard.rank > 0:
             found[name] = ZeroTensors(file)
     return found
 
@@ -183,12 +189,12 @@ def shard_adapter(adapter: LoraAdapter, config: ModelConfig, shard: Shard) -> Lo
     plain, factors = replace(config, packing=None), dict[str, LoraFactors]()
     every = [rules_of(plain, Shard(rank, shard.size)) for rank in range(shard.size)]
     for layer, one in adapter.factors.items():
-        part = _part_name(f"{layer}.weight")
+        found = [rule for rules in every if (rule := of_name(rules, f"{layer}.weight"))]
         factors[layer] = one
-        if part in every[0]:
-            axis, ranges = every[shard.rank][part]
+        if found:
+            axis, ranges = found[shard.rank]
             size = (one.up if axis.dim == 0 else one.down).shape[axis.dim]
-            if not _cover([one for rules in every for one in rules[part][1](size)], size):
+            if not _cover([one for _, every_range in found for one in every_range(size)], size):
                 raise UnusableAdapter(
                     f"adapter {adapter.name}: {layer} has {size} "
                     f"{'inputs' if axis.dim else 'outputs'}, which {shard.size} ranks do not "
@@ -215,8 +221,3 @@ def _shard_factors(factors: LoraFactors, dim: int, wanted: Sequence[range]) -> L
     if dim:
         return LoraFactors(part, factors.up, factors.scale)
     return LoraFactors(factors.down, part, factors.scale)
-
-
-def _part_name(name: str) -> str:
-    """The last two words of a tensor's name, such as `q_proj.weight`."""
-    return ".".join(name.rsplit(".", 2)[-2:])

@@ -25,7 +25,6 @@ SEEDED = Sampling(
 )
 NOT_A_NUMBER = 0xFF
 FLAG = "--tensor-parallel-size 2"
-ONE_RANK = {"bamba", "granitemoehybrid", "nemotron_h"}  # they have layers of Mamba-2
 
 
 def fill(engine: TorchEngine, byte: int) -> None:
@@ -34,7 +33,7 @@ def fill(engine: TorchEngine, byte: int) -> None:
         ctypes.memset(region.at(0), byte, region.block_bytes * region.num_blocks)
 
 
-@pytest.mark.parametrize("family", [one for one in FAMILY_SHAPE if one not in ONE_RANK])
+@pytest.mark.parametrize("family", FAMILY_SHAPE)
 def test_two_ranks_say_what_one_process_says(tmp_path: Path, family: str) -> None:
     folder = make_checkpoint(tmp_path, family)
     alone = run(load(folder), requests(PROMPTS, SEEDED))

@@ -48,8 +48,8 @@ def test_each_rank_hands_over_its_part_of_a_state(deltas: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "ranks", "why"),
     [
-        ("qwen3_5_text", 4, "2 key heads of delta nets do not share"),
-        ("granitemoehybrid", 2, "models with layers of Mamba-2 have one rank"),
+        ("qwen3_5_text", 4, "2 key heads of layers with a state do not"),
+        ("bamba", 4, "2 key heads of layers with a state do not"),
     ],
 )
 def test_states_that_do_not_share_out_are_named(
