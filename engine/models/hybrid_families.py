@@ -1,4 +1,5 @@
-"""The families in which most layers keep a state, and others attend, as differences from Llama.
+"""The families in which gated delta nets keep a state in most layers, and others attend, as
+differences from Llama.
 
 Their layers of multi-token prediction are not loaded.
 """

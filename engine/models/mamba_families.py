@@ -16,6 +16,7 @@ ROTARY = "partial_rotary_factor"
 
 def _mamba(raw: Raw) -> dict[str, Any]:
     """The sizes: heads and their width have to make `mamba_expand` times the hidden size."""
+    _check_types(raw)
     heads, groups, width = (raw[f"mamba_{one}"] for one in ("n_heads", "n_groups", "d_head"))
     inner = raw["mamba_expand"] * raw["hidden_size"]
     width = inner // heads if width == AUTO else width
@@ -35,9 +36,23 @@ def _mamba(raw: Raw) -> dict[str, Any]:
     }
 
 
+def _check_types(raw: Raw) -> None:
+    """Of what is computed with before all types are checked."""
+    for name in ("mamba_d_head", "mamba_expand", "mamba_n_groups", "mamba_n_heads"):
+        if raw[name] is None:
+            raise TypeError(f"{name} has to be a number, and is null")
+    for name in ("mamba_conv_bias", "mamba_proj_bias"):
+        if not isinstance(raw[name], bool):
+            raise TypeError(f"{name} has to be true or false, and is {raw[name]!r}")
+    for name in ("attn_layer_indices", "layer_types"):
+        if not isinstance(raw.get(name) or [], list):
+            raise TypeError(f"{name} has to be a list, and is {raw[name]!r}")
+
+
 def _granite_hybrid(raw: Raw) -> dict[str, Any]:
     """Granite's scales; experts beside an MLP that every token goes through, or that alone."""
     layers, wide = raw["num_hidden_layers"], raw["shared_intermediate_size"]
+    mamba = _mamba(raw)
     given, experts = raw.get("layer_types") or [LINEAR] * layers, None
     if raw["num_local_experts"]:
         experts = {
@@ -60,13 +75,13 @@ def _granite_hybrid(raw: Raw) -> dict[str, Any]:
         "sparse": [experts is not None] * layers,
         "rotated": [raw.get("position_embedding_type") == "rope"] * layers,
         "layer_types": [TODAY.get(kind, kind) for kind in given],
-        "mamba": _mamba(raw),
+        "mamba": mamba,
     }
 
 
 def _bamba(raw: Raw) -> dict[str, Any]:
+    mamba, layers = _mamba(raw), range(raw["num_hidden_layers"])
     attending = raw.get("attn_layer_indices") or ()
-    layers = range(raw["num_hidden_layers"])
     _refuse_rotary(raw)
     return {
         **llama(raw),
@@ -74,7 +89,7 @@ def _bamba(raw: Raw) -> dict[str, Any]:
         "mlp_names": {"block": "feed_forward"},
         "partial_rotary": True,
         "layer_types": [FULL if at in attending else LINEAR for at in layers],
-        "mamba": _mamba(raw),
+        "mamba": mamba,
     }
 
 
