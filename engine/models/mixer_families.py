@@ -27,21 +27,28 @@ def _nemotron_h(raw: Raw) -> dict[str, Any]:
         "mixer_names": True,
         "mlp_bias": raw["mlp_bias"],
         "experts": _experts(raw) if MOE in kinds else None,
-        "mamba": {
-            "key_heads": raw["n_groups"],
-            "value_heads": raw["mamba_num_heads"],
-            "key_width": raw["ssm_state_size"],
-            "value_width": raw["mamba_head_dim"],
-            "kernel": raw["conv_kernel"],
-            "convolution_bias": raw["use_conv_bias"],
-            "bias": raw["use_bias"],
-        },
+        "mamba": _mamba(raw),
         "layer_types": [FULL if kind in (MLP, MOE) else kind for kind in kinds],
         "rotated": [False] * len(kinds),
         "sparse": [kind == MOE for kind in kinds],
         "has_attention": [not mlp for mlp in thinks],
         "has_mlp": thinks,
         "unused_names": ("mtp.",),
+    }
+
+
+def _mamba(raw: Raw) -> dict[str, Any]:
+    heads, groups = raw["mamba_num_heads"], raw["n_groups"]
+    if heads % groups:
+        raise ValueError(f"mamba_num_heads {heads} over n_groups {groups}")
+    return {
+        "key_heads": groups,
+        "value_heads": heads,
+        "key_width": raw["ssm_state_size"],
+        "value_width": raw["mamba_head_dim"],
+        "kernel": raw["conv_kernel"],
+        "convolution_bias": raw["use_conv_bias"],
+        "bias": raw["use_bias"],
     }
 
 
@@ -68,6 +75,8 @@ def _experts(raw: Raw) -> dict[str, Any]:
 def _nemotron_h_today(raw: Raw) -> Raw:
     """Today's spelling: each layer's kind in a word."""
     kinds = raw.get(KINDS) or raw.get("layer_types") or _by_letters(raw)
+    if not isinstance(kinds, list):
+        raise TypeError(f"{KINDS} {kinds!r} is no list")
     kinds = [OLD_KINDS.get(kind, kind) for kind in kinds]
     head_dim = raw.get("head_dim") or raw.get("attention_head_dim") or 128
     return {"num_hidden_layers": len(kinds), **raw, KINDS: kinds, "head_dim": head_dim}

@@ -12,14 +12,13 @@ from safetensors.torch import load_file, save_file
 from engine.checkpoints.checkpoint import WEIGHTS
 from engine.errors import UnusableCheckpoint
 from engine.kernels.products import TorchProducts
+from engine.kernels.rows import QuantizedRows
 from engine.models.config import parse_config
 from engine.models.decoder import Decoder
 from engine.models.experts import LatentExperts, SparseMlp, StackedExperts
 from engine.models.mlp import UngatedMlp
-from engine.ranks.opening import refuse_ranks
 from engine.request import Sampling
 from engine.running.device import DeviceRunner
-from engine.settings import EngineConfig
 from engine.stepping.stepper import PlainStepper
 from tests.fakes.adapters import make_adapter, named
 from tests.fakes.checkpoints import edit_config, make_checkpoint
@@ -139,12 +138,6 @@ def test_ranks_share_out_a_model_without_states(
         assert run(engine, requests(PROMPTS, GREEDY)) == expected
 
 
-def test_with_states_it_has_one_rank(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path, FAMILY)
-    with pytest.raises(UnusableCheckpoint, match=r"--tensor-parallel-size 2: .*state"):
-        refuse_ranks(EngineConfig(model=str(folder), tensor_parallel_size=2))
-
-
 @pytest.mark.parametrize("latents", [{}, LATENTS], ids=["plain", "latents"])
 def test_on_a_device_its_experts_are_stacked(latents: dict[str, Any], tmp_path: Path) -> None:
     """And no fusion takes them for gated ones."""
@@ -158,6 +151,21 @@ def test_on_a_device_its_experts_are_stacked(latents: dict[str, Any], tmp_path: 
     inner = sparse.experts.experts if isinstance(sparse.experts, LatentExperts) else None
     assert isinstance(inner or sparse.experts, StackedExperts)
     assert all(layer.few_mlp is None for layer in engine.decoder.layers)
+    assert run(engine, requests(PROMPTS, GREEDY)) == expected
+
+
+@pytest.mark.parametrize("latents", [{}, LATENTS], ids=["plain", "latents"])
+def test_weights_in_fp8_get_rounded_rows(latents: dict[str, Any], tmp_path: Path) -> None:
+    """A device's kernels round what they make; it is the same as rounding it afterwards."""
+    folder = make_checkpoint(tmp_path, FAMILY, **latents)
+    settings: dict[str, Any] = {"quantization": "fp8", "cpu_kernels": "torch"}
+    accelerator = FakeAccelerator(products=TorchProducts())
+    engine = on_device(folder, accelerator, enforce_eager=True, **settings)
+    assert isinstance(engine.decoder, Decoder)
+    dense = engine.decoder.layers[1].mlp
+    assert isinstance(dense, UngatedMlp)
+    assert isinstance(dense.activate(torch.ones(1, 48)), QuantizedRows)
+    expected = run(load(folder, **settings), requests(PROMPTS, GREEDY))
     assert run(engine, requests(PROMPTS, GREEDY)) == expected
 
 
@@ -226,7 +234,12 @@ def test_heads_may_have_their_width_under_its_first_name() -> None:
         ({"moe_latent_size": 0}, "moe_latent_size 0: "),
         ({"moe_shared_expert_intermediate_size": 0}, "expert_intermediate_size 0: "),
         ({"layer_norm_epsilon": "small"}, 'layer_norm_epsilon has to be .* "small"'),
-        ({"mamba_num_heads": 3}, "3 value heads over 2 key heads"),
+        ({"mamba_num_heads": 3}, "mamba_num_heads 3 over n_groups 2"),
+        ({"n_groups": 0}, "n_groups 0, .*zero"),
+        ({"n_groups": -1}, "n_groups -1: "),
+        ({KINDS: "attention"}, f"{KINDS} 'attention' is no list"),
+        ({KINDS: 7}, f"{KINDS} 7 is no list"),
+        ({"use_bias": 5}, "`bool`"),
         ({"conv_kernel": 1}, "conv_kernel 1: "),
         ({"ssm_state_size": "large"}, 'ssm_state_size has to be .* "large"'),
     ],
