@@ -19,6 +19,7 @@ FAMILIES = [
     "mistral",
     "qwen3",
     "qwen3_next",
+    "nemotron_h",
     "gemma3_text",
     "gpt_oss",
     "deepseek_v3",

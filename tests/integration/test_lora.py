@@ -48,7 +48,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "minimax_m2": {"target_modules": ATTENTION},
     "deepseek_v3": {"target_modules": ["q_b_proj", "o_proj"]},
 }
-RANKED = ["llama", "phi3", "qwen2_moe", "deepseek_v3", "qwen3_5_text", "qwen3_next"]
+MAMBAS = ["granitemoehybrid", "nemotron_h"]
+RANKED = ["llama", "phi3", "qwen2_moe", "deepseek_v3", "qwen3_5_text", "qwen3_next", *MAMBAS]
 SCALES: dict[str, dict[str, Any]] = {
     "alpha over the root of the rank": {"use_rslora": True, "r": 9},
     "ranks of some layers": {"rank_pattern": {"q_proj": 2, r"layers\.1\.mlp\.down_proj": 7}},

@@ -61,6 +61,16 @@ FAMILIES |= {
         "shared_expert_intermediate_size": 256,
     },
     "qwen3_5_text": STATES,
+    "granitemoehybrid": {
+        "hidden_size": 256,
+        "intermediate_size": 64,
+        "shared_intermediate_size": 256,
+        "initializer_range": 0.05,
+        "head_dim": 128,
+        "mamba_d_state": 128,
+        "mamba_n_heads": 256,
+        "mamba_d_head": 2,
+    },
 }
 PROMPTS = [prompt(length) for length in (1, 17, 40)]
 CPU = torch.device("cpu")
