@@ -59,6 +59,8 @@ EACH = {
     "deepseek_v3": [*LATENT, *DENSE[2:], *LATENT, *SHARED],
     "glm4_moe": [*DENSE, *DENSE[:2], *SHARED],
     "minimax_m2": [*SPARSE, *SPARSE],
+    "bamba": DENSE * 4,
+    "granitemoehybrid": [*DENSE[:2], *SHARED] * 4,
 }
 
 
