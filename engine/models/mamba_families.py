@@ -38,9 +38,11 @@ def _mamba(raw: Raw) -> dict[str, Any]:
 
 def _check_types(raw: Raw) -> None:
     """Of what is computed with before all types are checked."""
-    for name in ("mamba_d_head", "mamba_expand", "mamba_n_groups", "mamba_n_heads"):
-        if raw[name] is None:
-            raise TypeError(f"{name} has to be a number, and is null")
+    numbers = ["mamba_expand", "mamba_n_groups", "mamba_n_heads"]
+    numbers += [] if raw["mamba_d_head"] == AUTO else ["mamba_d_head"]
+    for name in numbers:
+        if not isinstance(raw[name], int | float):
+            raise TypeError(f"{name} has to be a number, and is {raw[name]!r}")
     for name in ("mamba_conv_bias", "mamba_proj_bias"):
         if not isinstance(raw[name], bool):
             raise TypeError(f"{name} has to be true or false, and is {raw[name]!r}")
@@ -100,9 +102,14 @@ def _bamba_today(raw: Raw) -> Raw:
 
 def _refuse_rotary(raw: Raw) -> None:
     """Published configs say how many dimensions turn, beside the share that is always so."""
-    said, width = raw.get("attn_rotary_emb"), raw["hidden_size"] // raw["num_attention_heads"]
-    if said is not None and 2 * said != width:
-        raise ValueError(f"attn_rotary_emb {said} is not half of heads of {width} dimensions")
+    said, wide, heads = (
+        raw.get("attn_rotary_emb"),
+        raw["hidden_size"],
+        raw["num_attention_heads"],
+    )
+    if said is not None and 2 * said != wide // heads:
+        width = f"hidden_size {wide} over num_attention_heads {heads}"
+        raise ValueError(f"attn_rotary_emb {said} is not half of {width}")
 
 
 _UNSAID = {

@@ -243,7 +243,7 @@ def test_configs_that_cannot_be_are_refused(changes: dict[str, object], text: st
             {"mamba_n_heads": 127},
             "mamba_n_heads 127 of mamba_d_head 64 are not mamba_expand 2",
         ),
-        ({"mamba_d_head": "wide"}, "mamba_d_head wide"),
+        ({"mamba_d_head": "wide"}, "mamba_d_head has to be a number, and is 'wide'"),
         ({"mamba_n_groups": 3}, "mamba_n_heads 128 over mamba_n_groups 3"),
         ({"mamba_n_groups": 0}, "mamba_n_groups 0: "),
         ({"mamba_n_groups": -1}, "mamba_n_groups -1: "),
@@ -251,7 +251,7 @@ def test_configs_that_cannot_be_are_refused(changes: dict[str, object], text: st
         ({"mamba_d_conv": 1}, "mamba_d_conv 1: "),
         ({"mamba_expand": "two"}, 'mamba_expand has to be .* "two"'),
         ({"mamba_n_heads": 0, "mamba_d_head": "auto"}, "mamba_n_heads 0"),
-        ({"mamba_n_heads": None}, "mamba_n_heads has to be a number, and is null"),
+        ({"mamba_n_heads": None}, "mamba_n_heads has to be a number, and is None"),
         ({"mamba_d_state": None}, "mamba_d_state null: Expected"),
         ({"mamba_proj_bias": "no"}, "mamba_proj_bias has to be true or false, and is 'no'"),
         ({"layer_types": 5}, "layer_types has to be a list, and is 5"),
@@ -270,7 +270,7 @@ def test_granites_that_cannot_be_are_refused(changes: dict[str, object], text: s
 
 
 def test_bambas_rotate_half_of_each_head() -> None:
-    with pytest.raises(UnusableCheckpoint, match=r"attn_rotary_emb 128 is not half of .* 128 "):
+    with pytest.raises(UnusableCheckpoint, match=r"_emb 128 is not half of .* 4096 .* 32$"):
         parse_config(MAMBAS["Bamba 9B v2"] | {"attn_rotary_emb": 128})
 
 
