@@ -12,9 +12,10 @@ from torch import Tensor
 
 from engine.attention.paged import Span, told
 from engine.kernels.cpu.attention import Numbers
-from engine.kernels.cpu.delta_net import DeltaNets
 from engine.kernels.cpu.native import CpuKernels
+from engine.kernels.cpu.recurrent import RecurrentNets
 from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentWeights, convolve
 
 TOKENS_AT_ONCE = 64
@@ -30,9 +31,9 @@ class SpanRecurrence:
         self, kernels: CpuKernels | None, singles: Sequence[Span], chunks: Sequence[Span]
     ) -> None:
         self._singles, self._chunks = singles, chunks
-        self._compiled: DeltaNets | None = None
+        self._compiled: RecurrentNets | None = None
         if kernels is not None:
-            self._compiled = kernels.delta_nets(*_told([*singles, *chunks]))
+            self._compiled = kernels.recurrent_nets(*_told([*singles, *chunks]))
 
     def renew(self, singles: Sequence[Span]) -> None:
         """Go on with as many other single tokens, without chunks; kernel only."""
@@ -43,7 +44,7 @@ class SpanRecurrence:
         self, states: LayerStates, weights: RecurrentWeights, inputs: RecurrentInputs
     ) -> Tensor:
         """See Batch in engine/attention/batch.py."""
-        if self._compiled is not None and isinstance(weights, DeltaWeights):
+        if self._compiled is not None and isinstance(weights, DeltaWeights | MambaWeights):
             return self._compiled.recurrence(states, weights, inputs)
         first, parts = len(self._singles), list[Tensor]()
         if first:

@@ -16,13 +16,13 @@ from engine.errors import KernelsUnavailable
 from engine.kernels.contract import Linear
 from engine.kernels.cpu.attention import Numbers, PagedAttention
 from engine.kernels.cpu.build import library
-from engine.kernels.cpu.delta_net import DeltaNets
 from engine.kernels.cpu.few_bits import FewBitsLinear
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
 from engine.kernels.cpu.int8 import Quantizer
 from engine.kernels.cpu.large_pages import PAGE, gather
 from engine.kernels.cpu.library import FORMATS, Library, RecordedCalls
 from engine.kernels.cpu.recording import Arena, record
+from engine.kernels.cpu.recurrent import RecurrentNets
 from engine.kernels.fusion import FewRowProducts
 from engine.kernels.rows import E4M3
 from engine.kernels.weights import Fp8Weight, Int4Weight
@@ -97,9 +97,9 @@ class CpuKernels:
         """See PagedAttention."""
         return PagedAttention(self.library, memory, value_width, spans, tables)
 
-    def delta_nets(self, spans: Numbers, tables: Numbers) -> DeltaNets:
-        """See DeltaNets."""
-        return DeltaNets(self.library, spans, tables)
+    def recurrent_nets(self, spans: Numbers, tables: Numbers) -> RecurrentNets:
+        """See RecurrentNets."""
+        return RecurrentNets(self.library, spans, tables)
 
     def move_to_large_pages(self) -> None:
         """Gather these kernels' weights in large pages, once all are loaded."""

@@ -1,6 +1,10 @@
-"""Gated delta nets by the compiled kernel; the twin is engine/attention/recurrence.py."""
+"""Layers that keep a state, by compiled kernels; the twin is engine/attention/recurrence.py.
+
+Both nets are called alike; what a net has not is null.
+"""
 
 from ctypes import Structure, byref, c_float, c_int64, c_void_p
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -8,7 +12,10 @@ from torch import Tensor
 from engine.kernels.cpu.attention import Numbers
 from engine.kernels.cpu.library import FORMATS, Library
 from engine.kernels.delta_net import DeltaWeights
+from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentInputs
+
+Weights: TypeAlias = "DeltaWeights | MambaWeights"
 
 
 class _Plan(Structure):
@@ -28,8 +35,10 @@ class _Call(Structure):
         ("memory", c_void_p),
         ("inputs", c_void_p),
         ("convolution", c_void_p),
+        ("bias", c_void_p),
         ("decay", c_void_p),
         ("offset", c_void_p),
+        ("skip", c_void_p),
         ("norm", c_void_p),
         ("mixed_stride", c_int64),
         ("rates_stride", c_int64),
@@ -41,14 +50,15 @@ class _Call(Structure):
         ("key_width", c_int64),
         ("value_width", c_int64),
         ("taps", c_int64),
+        ("norm_groups", c_int64),
         ("format", c_int64),
         ("wide", c_int64),
         ("eps", c_float),
     )
 
 
-class DeltaNets:
-    """The gated delta nets of one batch, over states in blocks of KV memory.
+class RecurrentNets:
+    """The recurrent layers of one batch, over states in blocks of KV memory.
 
     `spans` has four numbers for each sequence: the position of its first token, the number of
     tokens, the row of the first one, and where in `tables` its state blocks begin. Tokens are
@@ -56,7 +66,8 @@ class DeltaNets:
     """
 
     def __init__(self, library: Library, spans: Numbers, tables: Numbers) -> None:
-        self._run = library.function("pd_delta_net")
+        self._delta_net = library.function("pd_delta_net")
+        self._mamba = library.function("pd_mamba")
         self._plan = _Plan(threads=torch.get_num_threads(), num_spans=len(spans) // 4)
         self.renew(spans, tables)
 
@@ -67,19 +78,23 @@ class DeltaNets:
         self._plan.spans, self._plan.tables = spans.buffer_info()[0], tables.buffer_info()[0]
 
     def recurrence(
-        self, states: LayerStates, weights: DeltaWeights, inputs: RecurrentInputs
+        self, states: LayerStates, weights: Weights, inputs: RecurrentInputs
     ) -> Tensor:
         """See Batch in engine/attention/batch.py."""
         mixed, rates = (one if one.stride(1) == 1 else one.contiguous() for one in inputs)
-        shape = weights.shape
+        shape, norm = weights.shape, weights.norm
         assert mixed.shape[1] == shape.channels + shape.values, "and no other columns"
         assert mixed.dtype is rates.dtype, "computed in one dtype"
-        assert weights.norm.dtype in (mixed.dtype, torch.float32), "the model's, or float32"
-        assert weights.decay.dtype is weights.offset.dtype is torch.float32, "as documented"
+        assert norm is None or norm.dtype in (mixed.dtype, torch.float32), "or float32"
+        skip, norm_groups, run = None, 1, self._delta_net
+        if isinstance(weights, MambaWeights):
+            skip, norm_groups, run = weights.skip, weights.norm_groups, self._mamba
         output = mixed.new_empty(len(mixed), shape.values)
-        tensors = (mixed, rates, output, *states[:2], weights.by_tap, weights.decay)
+        floats = (weights.bias, weights.decay, weights.offset, skip)
+        assert all(one is None or one.dtype is torch.float32 for one in floats), "as documented"
+        tensors = (mixed, rates, output, *states[:2], weights.by_tap, *floats, norm)
         call = _Call(
-            *(one.data_ptr() for one in (*tensors, weights.offset, weights.norm)),
+            *(None if one is None else one.data_ptr() for one in tensors),
             *(one.stride(0) for one in (mixed, rates, *states[:2])),
             states.place,
             shape.key_heads,
@@ -87,9 +102,10 @@ class DeltaNets:
             shape.key_width,
             shape.value_width,
             shape.taps,
+            norm_groups,
             FORMATS[mixed.dtype],
-            weights.norm.dtype is torch.float32,
+            norm is not None and norm.dtype is torch.float32,
             weights.eps,
         )
-        self._run.call(byref(self._plan), byref(call))
+        run.call(byref(self._plan), byref(call))
         return output
