@@ -28,7 +28,7 @@ ORDER = (
     "products",
     "stored",
     "experts",
-    "delta_net",
+    "recurrent",
     "adapters",
     "rounded",
     "pointwise",

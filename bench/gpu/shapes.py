@@ -12,8 +12,8 @@ from engine.kernels.recurrent import RecurrentShape
 class Shape:
     """Dimensions named as in config.json, and what is asked of it.
 
-    `num_experts` 0: its MLPs are dense. `delta`: that of a model as wide, whose other layers
-    have a state. `batches` are of decode steps, `context` tokens of KV
+    `num_experts` 0: its MLPs are dense. `delta` and `mamba`: those of models of that size,
+    whose other layers have a state. `batches` are of decode steps, `context` tokens of KV
     each; `prefill` is the tokens of a prompt, `few` those of short ones, `cached` those that
     short chunks are behind.
     """
@@ -36,6 +36,7 @@ class Shape:
     quantization: str | None = None
     dtype: torch.dtype = torch.bfloat16
     delta: RecurrentShape | None = None
+    mamba: RecurrentShape | None = None
     block_size: int = 16
     batches: tuple[int, ...] = (1, 8, 64)
     context: int = 2048
@@ -111,6 +112,7 @@ QWEN = Shape(
     num_experts_per_tok=8,
     moe_intermediate_size=768,
     delta=RecurrentShape(16, 32, 128, 128, 3),  # Qwen3-Next-80B-A3B's
+    mamba=RecurrentShape(8, 64, 128, 64, 3),  # Nemotron-3-Nano-30B-A3B's
 )
 TINY = Shape(
     name="tiny",
@@ -133,6 +135,7 @@ TINY_EXPERTS = replace(
     TINY,
     name="tiny-experts",
     delta=RecurrentShape(1, 2, 16, 16, 3),
+    mamba=RecurrentShape(1, 2, 16, 32, 3),
     num_experts=4,
     num_experts_per_tok=2,
     moe_intermediate_size=32,

@@ -5,36 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.kernels.gpu.delta_call import fits_kernels
+from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.delta_net_chunks import delta_net_chunks
 from engine.kernels.gpu.kernels import TritonKernels
+from engine.kernels.gpu.recurrent_call import fits_kernels
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.recurrent import RecurrentShape
 from tests.kernels.attention_cases import distance
-from tests.kernels.delta_cases import FLOATS, SHAPES, TOLERANCE, Case, make_case
+from tests.kernels.recurrent_cases import FLOATS, SHAPES, TOLERANCE, check, make_case
 
 KERNELS = [TorchKernels, TritonKernels]
 STARTS, ONES = (7, 0, 3, 0, 1), (1, 1, 1, 0, 1)
-
-
-def check(case: Case, kernels: TorchKernels, *, chunks: bool) -> None:
-    """Answers, states and last inputs are plain torch's; all else is as it was."""
-    right, dtype = case.copied(), case.inputs.mixed.dtype
-    expected = right.right(chunks=chunks)
-    answer = case.answer(kernels, chunks=chunks)
-    rows = torch.ones(len(answer), dtype=torch.bool)
-    rows[len(rows) - case.spare :] = False
-    if not chunks:
-        rows = torch.tensor([span.length > 0 for span in case.spans])
-    rows = rows.to(answer.device)
-    assert distance(answer[rows], expected.double().cpu()) < TOLERANCE[dtype]
-    assert not answer[~rows].any()
-    memory, theirs = case.states.memory, right.states.memory
-    assert torch.equal(memory.isnan(), theirs.isnan())
-    assert distance(memory.nan_to_num(), theirs.nan_to_num().double().cpu()) < TOLERANCE[dtype]
-    torch.testing.assert_close(
-        case.states.inputs, right.states.inputs, rtol=0, atol=0, equal_nan=True
-    )
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -64,6 +45,7 @@ def test_chunks(
 def test_pieces_of_any_size(piece: int, device: torch.device) -> None:
     case = make_case(SHAPES["shared keys"], (5, 0), (70, 33), torch.float32, device)
     right = case.copied()
+    assert isinstance(case.weights, DeltaWeights)
     given = case.inputs, case.states, case.contexts, case.chunks, case.weights
     answer = delta_net_chunks(*given, piece=piece)
     expected = right.right(chunks=True).double().cpu()
@@ -77,8 +59,10 @@ def test_alike_keys_which_powers_of_their_products_would_not_survive(
     case = make_case(SHAPES["each its key"], (5,), (64,), torch.float32, device)
     mixed, rates = case.inputs
     mixed[:], rates[:] = mixed[:1].clone(), 9.0
+    assert isinstance(case.weights, DeltaWeights)
     case = replace(case, weights=replace(case.weights, decay=case.weights.decay * 1e-3))
     right = case.copied()
+    assert isinstance(case.weights, DeltaWeights)
     given = case.inputs, case.states, case.contexts, case.chunks, case.weights
     answer = delta_net_chunks(*given, piece=64)
     expected = right.right(chunks=True).double().cpu()
@@ -110,6 +94,7 @@ def test_what_does_not_fit_is_named(device: torch.device) -> None:
     case = make_case(SHAPES["shared keys"], (1, 1), (1, 1), torch.float32, device)
     (mixed, rates), (memory, inputs, place) = case.inputs, case.states
     weights, kernels = case.weights, TritonKernels()
+    assert isinstance(weights, DeltaWeights)
     wrong = {
         "mixed": replace(case, inputs=case.inputs._replace(mixed=mixed[:, :-1])),
         "rates": replace(case, inputs=case.inputs._replace(rates=rates[:1])),

@@ -15,7 +15,7 @@ from tests.kernels.ahead import Hopper, compiling
     ("shape", "module"),
     [
         ("tiny-experts", "experts"),
-        ("tiny-experts", "delta_net"),
+        ("tiny-experts", "recurrent"),
         ("tiny-experts", "steps"),
         ("tiny-fp8", "steps"),
         ("tiny", "attention"),

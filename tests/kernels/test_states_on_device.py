@@ -9,11 +9,11 @@ from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory, KvShape, StateShape
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
-from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.twins import TorchKernels
-from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
+from engine.kernels.recurrent import RecurrentInputs, RecurrentShape, RecurrentWeights
 from engine.running.staging import BatchSize, Staging
+from tests.kernels.recurrent_cases import Net, delta_weights, mamba_weights
 
 NET = RecurrentShape(1, 2, 16, 16, 3)
 LAYERS, BLOCK, BLOCKS = 3, 16, 40
@@ -41,38 +41,31 @@ def fill(memory: KvMemory, spans: list[Span]) -> None:
                 states.inputs[span.state[states.place]] = torch.randn_like(states.inputs[0])
 
 
-def weights_on(device: torch.device) -> DeltaWeights:
-    return DeltaWeights(
-        NET,
-        torch.randn(NET.channels, NET.taps + 1, device=device),
-        -torch.rand(NET.value_heads, device=device),
-        torch.randn(NET.value_heads, device=device),
-        torch.rand(NET.value_width, device=device),
-        1e-6,
-    )
-
-
-def inputs_on(device: torch.device, rows: int) -> RecurrentInputs:
+def inputs_on(device: torch.device, rows: int, rates: int) -> RecurrentInputs:
     return RecurrentInputs(
         torch.randn(rows, NET.channels + NET.values, device=device),
-        torch.randn(rows, 2 * NET.value_heads, device=device),
+        torch.randn(rows, rates * NET.value_heads, device=device),
     )
 
 
 def through(
-    batch: AttentionBatch | DeviceBatch, weights: DeltaWeights, inputs: RecurrentInputs
+    batch: AttentionBatch | DeviceBatch, weights: RecurrentWeights, inputs: RecurrentInputs
 ) -> Tensor:
     """All layers side by side."""
     return torch.stack([batch.recurrence(at, weights, inputs) for at in range(LAYERS)])
 
 
 @pytest.mark.parametrize("kernels", [TorchKernels, TritonKernels])
-def test_all_layers_of_a_mixed_batch(kernels: type[TorchKernels], device: torch.device) -> None:
+@pytest.mark.parametrize(("net", "rates"), [(delta_weights, 2), (mamba_weights, 1)])
+def test_all_layers_of_a_mixed_batch(
+    net: Net, rates: int, kernels: type[TorchKernels], device: torch.device
+) -> None:
     """Layers lie in one block or another; rows and sequences of padding are behind them."""
     ours, plain = memory_on(device), memory_on(device)
     fill(ours, [*SINGLES, *CHUNKS])
     plain.block_rows.copy_(ours.block_rows)
-    weights, inputs = weights_on(device), inputs_on(device, ROWS + SPARE)
+    weights = net(NET, torch.float32, device)
+    inputs = inputs_on(device, ROWS + SPARE, rates)
     some = RecurrentInputs(*(one[:ROWS] for one in inputs))
     expected = through(AttentionBatch(plain, SINGLES, CHUNKS), weights, some)
     size = BatchSize(ROWS + SPARE, 6, 16, states=ours.state_blocks)

@@ -17,14 +17,14 @@ from torch import Tensor
 from engine.kernels.contract import Contexts
 from engine.kernels.delta_net import SMALLEST, DeltaWeights
 from engine.kernels.floor import Floor
-from engine.kernels.gpu.delta_call import DeltaCall
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import power_of_two
+from engine.kernels.gpu.recurrent_call import RecurrentCall
+from engine.kernels.gpu.recurrent_parts import convolved_row, keep_row, softplus
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 NUMBERS_OF_A_WARP = 2048  # of a state: 64 registers of each thread
 MOST_WARPS = 8
-STRAIGHT = tl.constexpr(20.0)  # from here on softplus(x) is x
 LEAST_SQUARE = tl.constexpr(SMALLEST)
 
 
@@ -43,7 +43,7 @@ def delta_net_step(
     gives zeros; a sequence of length 1 begins with a state of zeros. `out` is written to, if
     given, and contiguous. Raises ValueError for what does not fit together.
     """
-    call, shape = DeltaCall.of(inputs, states, contexts, weights), weights.shape
+    call, shape = RecurrentCall.of(inputs, states, contexts, weights), weights.shape
     output = call.output(inputs, out)
     if len(contexts.tables) != len(output):
         raise ValueError(f"{len(contexts.tables)} tables for {len(output)} tokens")
@@ -75,26 +75,14 @@ def step_floor(shape: RecurrentShape, sequences: int, itemsize: int) -> Floor:
 
 
 @triton.jit
-def softplus(number):
-    """log(1 + exp(x)), in float32."""
-    return tl.where(number > STRAIGHT, number, tl.log(1 + tl.exp(tl.minimum(number, STRAIGHT))))
-
-
-@triton.jit
 def _key(
     row, before, convolution, first, goes_on, CHANNELS: tl.constexpr, TAPS: tl.constexpr,
     WINDOW: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """[WIDTH] float32 of the channels from `first` on, convolved, behind silu, and of length 1.
-
-    All taps at once: line by line, what is read would be read anew for each row of a state.
-    """
-    tap, channel = tl.arange(0, WINDOW)[:, None], first + tl.arange(0, WIDTH)[None, :]
-    there = (tap < TAPS) & goes_on
-    old = tl.load(before + tap * CHANNELS + channel, mask=there, other=0.0)
-    numbers = tl.where(tap == TAPS, tl.load(row + channel).to(tl.float32), old)
-    weights = tl.load(convolution + channel * (TAPS + 1) + tap, mask=tap <= TAPS, other=0.0)
-    total = tl.sum(numbers * weights.to(tl.float32), 0)
+    """[WIDTH] float32 of the channels from `first` on, convolved, behind silu, of length 1."""
+    total = convolved_row(
+        row, before, convolution, first, goes_on, CHANNELS, TAPS, WINDOW, WIDTH
+    )
     total = total * tl.sigmoid(total)
     return total * tl.rsqrt(tl.sum(total * total, 0) + LEAST_SQUARE)
 
@@ -117,23 +105,6 @@ def _value(
         )
         total += old * tl.load(weights + tap).to(tl.float32)
     return total * tl.sigmoid(total)
-
-
-@triton.jit
-def _keep(
-    row, before, first, goes_on, CHANNELS: tl.constexpr, TAPS: tl.constexpr,
-    WINDOW: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Put the last TAPS inputs, with the one of this row, where the next token looks for them.
-
-    What is there has been read by now, or is read here.
-    """
-    tap, channel = tl.arange(0, WINDOW)[:, None], first + tl.arange(0, WIDTH)[None, :]
-    there = (tap < TAPS - 1) & goes_on
-    old = tl.load(before + (tap + 1) * CHANNELS + channel, mask=there, other=0.0)
-    kept = tl.where(tap == TAPS - 1, tl.load(row + channel).to(tl.float32), old)
-    tl.debug_barrier()  # all threads have
-    tl.store(before + tap * CHANNELS + channel, kept, mask=tap < TAPS)
 
 
 @triton.jit(
@@ -188,10 +159,10 @@ def _step(
     first = key_head * KEY
     query = _key(row, before, convolution, first, goes_on, CHANNELS, TAPS, WINDOW, KEY)
     query *= KEY**-0.5
-    _keep(row, before, first, goes_on, CHANNELS, TAPS, WINDOW, KEY)
+    keep_row(row, before, first, goes_on, CHANNELS, TAPS, WINDOW, KEY)
     first += KEY_HEADS * KEY
     key = _key(row, before, convolution, first, goes_on, CHANNELS, TAPS, WINDOW, KEY)
-    _keep(row, before, first, goes_on, CHANNELS, TAPS, WINDOW, KEY)
+    keep_row(row, before, first, goes_on, CHANNELS, TAPS, WINDOW, KEY)
 
     within = tl.arange(0, KEY)[:, None] * VALUE + numbers[None, :]
     weights = tl.load(norm + numbers).to(tl.float32)
@@ -201,7 +172,7 @@ def _step(
         state = tl.load(at, mask=goes_on & (within >= 0), other=0.0)
         first = 2 * KEY_HEADS * KEY + head * VALUE
         value = _value(row, before, convolution, first, goes_on, CHANNELS, TAPS, VALUE)
-        _keep(row, before, first, goes_on, CHANNELS, TAPS, WINDOW, VALUE)
+        keep_row(row, before, first, goes_on, CHANNELS, TAPS, WINDOW, VALUE)
         told = rates + sequence * rates_stride + head
         rate = tl.sigmoid(tl.load(told).to(tl.float32))
         faded = tl.load(told + VALUE_HEADS).to(tl.float32) + tl.load(offset + head)

@@ -15,7 +15,7 @@ these. Only `_carry` goes through a chunk in order: for each piece, with the sta
 
 Columns of S do not depend on each other, so some programs share a head. Before that,
 `_convolve` makes queries, keys and values of the inputs, and behind it, `_finish` norms and
-gates what was read. `_keep_last` leaves the last inputs, once those before have been read.
+gates what was read.
 
 Twin: engine/kernels/delta_net.py:chunk. Floor: `chunks_floor`.
 """
@@ -31,17 +31,21 @@ from engine.kernels.contract import Chunks, Contexts
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.chunk_tiles import place_of, tiles_of
-from engine.kernels.gpu.delta_call import DeltaCall
 from engine.kernels.gpu.delta_net import LEAST_SQUARE
-from engine.kernels.gpu.delta_net_pieces import product, solve
-from engine.kernels.gpu.paged_call import power_of_two
+from engine.kernels.gpu.delta_net_pieces import solve
+from engine.kernels.gpu.recurrent_call import RecurrentCall
+from engine.kernels.gpu.recurrent_parts import (
+    convolved_rows,
+    keep_last_inputs,
+    product,
+    through_piece,
+)
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 PIECE, PIECE_IN_FLOAT32 = 64, 16  # tokens: more have no room in registers
 CONVOLVED = 16  # tokens that a program convolves
 COLUMNS = 32  # of a state, that a program has
 ROWS = 8  # that a program norms
-KEPT_AT_ONCE = 1024  # channels
 
 
 class _Room(NamedTuple):
@@ -69,7 +73,7 @@ def delta_net_chunks(
     chunk are padding, and give zeros. Pieces have so many tokens: 16, 32 or 64. Otherwise as
     `delta_net_step`.
     """
-    call, shape = DeltaCall.of(inputs, states, contexts, weights), weights.shape
+    call, shape = RecurrentCall.of(inputs, states, contexts, weights), weights.shape
     output, firsts = call.output(inputs, out), chunks.firsts
     tokens, sequences = len(output), len(contexts.tables)
     if firsts.shape != (sequences + 1,):
@@ -87,17 +91,13 @@ def delta_net_chunks(
     )
     mixed_stride, rates_stride, tables_stride, memory_stride, inputs_stride = call.strides
     tiles, sizes = tiles_of(tokens, sequences, piece), call.sizes
-    kept = contexts.tables, contexts.lengths, firsts, states.inputs, mixed
-    strides = tables_stride, inputs_stride, mixed_stride
     _convolve[tiles_of(tokens, sequences, CONVOLVED), 2 * shape.key_heads + shape.value_heads](
-        *kept, weights.convolution, room.convolved, sequences, states.place, *strides,
+        contexts.tables, contexts.lengths, firsts, states.inputs, mixed, weights.convolution,
+        room.convolved, sequences, states.place, tables_stride, inputs_stride, mixed_stride,
         **sizes, TAPS=shape.taps, PIECE=CONVOLVED,
         WIDTH=max(shape.key_width, shape.value_width), num_warps=4,
     )  # fmt: skip
-    _keep_last[triton.cdiv(shape.channels, KEPT_AT_ONCE), sequences](
-        *kept, states.place, *strides, CHANNELS=shape.channels, TAPS=shape.taps,
-        WINDOW=power_of_two(shape.taps), WIDTH=KEPT_AT_ONCE, num_warps=4,
-    )  # fmt: skip
+    keep_last_inputs(mixed, states, contexts, firsts, shape)
     solve[tiles, shape.value_heads](
         rates, firsts, weights.decay, weights.offset, *room, output, sequences, rates_stride,
         **sizes, PIECE=piece, LEVELS=piece.bit_length() - 1, num_warps=4, num_stages=1,
@@ -149,18 +149,10 @@ def _convolve(
     inside = columns < tl.where(behind < 0, KEY, VALUE)
     channel = tl.where(behind < 0, head * KEY, 2 * KEY_HEADS * KEY + behind * VALUE) + columns
     token = index + tl.arange(0, PIECE)
-    total = tl.zeros((PIECE, WIDTH), tl.float32)
-    for tap in tl.static_range(TAPS + 1):
-        at = token - TAPS + tap
-        ours = (token < count)[:, None] & inside[None, :]
-        new = mixed + (begin + at).to(tl.int64)[:, None] * mixed_stride + channel[None, :]
-        numbers = tl.load(new, mask=ours & (at >= 0)[:, None], other=0.0).to(tl.float32)
-        if tap < TAPS:
-            old = inputs + block * inputs_stride + (TAPS + at)[:, None] * CHANNELS
-            there = ours & (at < 0)[:, None] & goes_on
-            numbers += tl.load(old + channel[None, :], mask=there, other=0.0)
-        weight = tl.load(convolution + channel * (TAPS + 1) + tap, mask=inside, other=0.0)
-        total += numbers * weight.to(tl.float32)[None, :]
+    total = convolved_rows(
+        mixed, inputs + block * inputs_stride, convolution, begin, token, count, channel,
+        inside, goes_on, mixed_stride, CHANNELS, TAPS,
+    )  # fmt: skip
     total = total * tl.sigmoid(total)
     length = tl.rsqrt(tl.sum(total * total, 1) + LEAST_SQUARE)
     length *= tl.where(head < KEY_HEADS, KEY**-0.5, 1.0)
@@ -168,34 +160,6 @@ def _convolve(
     to = convolved + (begin + token).to(tl.int64)[:, None] * CHANNELS + channel[None, :]
     live = (token < count)[:, None] & inside[None, :]
     tl.store(to, total.to(convolved.dtype.element_ty), mask=live)
-
-
-@triton.jit(
-    do_not_specialize=["place", "states_stride"],
-    do_not_specialize_on_alignment=["states", "lengths", "firsts"],
-)
-def _keep_last(
-    states, lengths, firsts, inputs, mixed, place, states_stride, inputs_stride, mixed_stride,
-    CHANNELS: tl.constexpr, TAPS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """A program: the last inputs of some channels of a sequence."""
-    sequence = tl.program_id(1).to(tl.int64)
-    begin = tl.load(firsts + sequence)
-    count = tl.load(firsts + sequence + 1) - begin
-    if count == 0:
-        return
-    goes_on = tl.load(lengths + sequence) > count
-    block = tl.load(states + sequence * states_stride + place).to(tl.int64)
-    tap = tl.arange(0, WINDOW)[:, None]
-    channel = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    there, at = (tap < TAPS) & (channel < CHANNELS), count - TAPS + tap
-    before = inputs + block * inputs_stride + channel
-    old = before + (TAPS + at) * CHANNELS
-    kept = tl.load(old, mask=there & (at < 0) & goes_on, other=0.0)
-    new = mixed + (begin + at).to(tl.int64) * mixed_stride + channel
-    kept += tl.load(new, mask=there & (at >= 0), other=0.0).to(tl.float32)
-    tl.debug_barrier()  # all threads have read what was there
-    tl.store(before + tap * CHANNELS, kept, mask=there)
 
 
 @triton.jit(
@@ -243,14 +207,14 @@ def _carry(
         at = output + line[:, None] * VALUE + columns
         learned = tl.load(at, mask=live, other=0.0).to(tl.float32)
 
-        nothing = tl.zeros((PIECE, COLUMNS), tl.float32)
-        carried = state.to(keys.dtype)
-        learned -= product(reached, carried, nothing)
-        read = product(queries, carried, nothing) * tl.exp(total)[:, None]
-        read = product(weights, learned.to(keys.dtype), read)
+        learned -= product(
+            reached, state.to(keys.dtype), tl.zeros((PIECE, COLUMNS), tl.float32)
+        )
+        left = tl.exp(tl.minimum(whole - total, 0.0))
+        read, state = through_piece(
+            state, queries, keys, weights, learned, tl.exp(total), left, tl.exp(whole)
+        )
         tl.store(at, read.to(output.dtype.element_ty), mask=live)
-        faded = learned * tl.exp(tl.minimum(whole - total, 0.0))[:, None]
-        state = product(tl.trans(keys), faded.to(keys.dtype), state * tl.exp(whole))
     tl.store(at_state, state)
 
 

@@ -9,20 +9,8 @@ keys are alike.
 import triton
 import triton.language as tl
 
-from engine.kernels.gpu.attending import INTERPRETED
 from engine.kernels.gpu.chunk_tiles import place_of
-from engine.kernels.gpu.delta_net import softplus
-
-
-@triton.jit
-def product(rows, columns, added):
-    """rows [m, k] @ columns [k, n] + added, in float32, which three products in tf32 make.
-
-    Triton's interpreter multiplies bfloat16 as whole numbers, so it gets float32.
-    """
-    if INTERPRETED:
-        rows, columns = rows.to(tl.float32), columns.to(tl.float32)
-    return tl.dot(rows, columns, added, input_precision="tf32x3")
+from engine.kernels.gpu.recurrent_parts import product, softplus
 
 
 @triton.jit

@@ -20,13 +20,14 @@ from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.fusion import NO_FUSION, FewRowProducts, Fusion
 from engine.kernels.gating import sigmoid_gated, squared_relu
 from engine.kernels.gpu.decode_attention import decode_attention
-from engine.kernels.gpu.delta_call import fits_kernels
 from engine.kernels.gpu.delta_net import delta_net_step
 from engine.kernels.gpu.delta_net_chunks import delta_net_chunks
 from engine.kernels.gpu.few_row_experts import mix_few_rows
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_row_scores, few_rows
 from engine.kernels.gpu.few_rows_fp8 import MOST_FP8_ROWS, few_rows_fp8
 from engine.kernels.gpu.gates import ACTIVATIONS, gated, gated_quantized
+from engine.kernels.gpu.mamba import mamba_step
+from engine.kernels.gpu.mamba_chunks import mamba_chunks
 from engine.kernels.gpu.norms import (
     add_norm_dual,
     add_norm_quantized,
@@ -36,9 +37,11 @@ from engine.kernels.gpu.norms import (
     rms_norm,
 )
 from engine.kernels.gpu.prefill_attention import prefill_attention
+from engine.kernels.gpu.recurrent_call import fits_kernels
 from engine.kernels.gpu.rounding import quantize_rows
 from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentWeights
 from engine.kernels.rows import DualRows, QuantizedRows
 from engine.kernels.style import AttentionStyle
@@ -195,8 +198,11 @@ class TritonKernels(TorchKernels):
         weights: RecurrentWeights,
     ) -> None:
         """See PagedKernels. Other nets, and heads of odd widths, are the twin's."""
-        if isinstance(weights, DeltaWeights) and fits_kernels(weights.shape):
+        fits = fits_kernels(weights.shape)
+        if fits and isinstance(weights, DeltaWeights):
             delta_net_step(io.inputs, states, contexts, weights, out=io.output)
+        elif fits and isinstance(weights, MambaWeights):
+            mamba_step(io.inputs, states, contexts, weights, out=io.output)
         else:
             super().recurrent_step(io, states, contexts, weights)
 
@@ -209,8 +215,11 @@ class TritonKernels(TorchKernels):
         weights: RecurrentWeights,
     ) -> None:
         """See PagedKernels."""
-        if isinstance(weights, DeltaWeights) and fits_kernels(weights.shape):
+        fits = fits_kernels(weights.shape)
+        if fits and isinstance(weights, DeltaWeights):
             delta_net_chunks(io.inputs, states, contexts, chunks, weights, out=io.output)
+        elif fits and isinstance(weights, MambaWeights):
+            mamba_chunks(io.inputs, states, contexts, chunks, weights, out=io.output)
         else:
             super().recurrent_chunks(io, states, contexts, chunks, weights)
 

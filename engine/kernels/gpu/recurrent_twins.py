@@ -1,4 +1,4 @@
-"""Gated delta nets over sequences in a table, in plain torch that waits for no device."""
+"""Layers that keep a state, by tables of blocks, in plain torch that waits for no device."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Checks the arguments of gated delta nets' kernels."""
+"""Checks the arguments of kernels for layers that keep a state."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,12 @@ from torch import Tensor
 from engine.kernels.contract import Contexts
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.paged_call import DTYPES, power_of_two
+from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
 NARROWEST = 16  # numbers: a side of a product
+
+Net = DeltaWeights | MambaWeights
 
 
 def fits_kernels(shape: RecurrentShape) -> bool:
@@ -20,7 +23,7 @@ def fits_kernels(shape: RecurrentShape) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaCall:
+class RecurrentCall:
     """A call that fits together."""
 
     shape: RecurrentShape
@@ -33,8 +36,8 @@ class DeltaCall:
         inputs: RecurrentInputs,
         states: LayerStates,
         contexts: Contexts,
-        weights: DeltaWeights,
-    ) -> "DeltaCall":
+        weights: Net,
+    ) -> "RecurrentCall":
         """Raises ValueError for what does not fit."""
         shape = weights.shape
         if not fits_kernels(shape):
@@ -42,7 +45,7 @@ class DeltaCall:
                 f"key_width {shape.key_width} and value_width {shape.value_width} are not both "
                 f"powers of two from {NARROWEST} on"
             )
-        _check_inputs(inputs, shape)
+        _check_inputs(inputs, weights)
         _check_states(states, contexts, shape)
         _check_weights(weights)
         strides = (
@@ -67,9 +70,10 @@ class DeltaCall:
         return out
 
 
-def _check_inputs(inputs: RecurrentInputs, shape: RecurrentShape) -> None:
-    mixed, rates = inputs
-    columns = shape.channels + shape.values, 2 * shape.value_heads
+def _check_inputs(inputs: RecurrentInputs, weights: Net) -> None:
+    (mixed, rates), shape = inputs, weights.shape
+    of_rates = 2 if isinstance(weights, DeltaWeights) else 1
+    columns = shape.channels + shape.values, of_rates * shape.value_heads
     for name, one, width in zip(("mixed", "rates"), (mixed, rates), columns, strict=True):
         if one.shape != (len(mixed), width) or one.stride(1) != 1:
             raise ValueError(
@@ -95,19 +99,31 @@ def _check_states(states: LayerStates, contexts: Contexts, shape: RecurrentShape
         raise ValueError(f"{len(contexts.lengths)} lengths for {len(tables)} tables")
 
 
-def _check_weights(weights: DeltaWeights) -> None:
+def _check_weights(weights: Net) -> None:
     shape = weights.shape
     if shape.value_heads % shape.key_heads:
         raise ValueError(
             f"{shape.value_heads} value_heads share {shape.key_heads} key_heads unevenly"
         )
-    each = {
-        "convolution": (shape.channels, shape.taps + 1),
-        "decay": (shape.value_heads,),
-        "offset": (shape.value_heads,),
-        "norm": (shape.value_width,),
-    }
-    for name, sizes in each.items():
+    for name, sizes in _sizes(weights).items():
         one: Tensor = getattr(weights, name)
         if one.shape != sizes or not one.is_contiguous():
             raise ValueError(f"{name} {list(one.shape)} is not {list(sizes)}, whole")
+
+
+def _sizes(weights: Net) -> dict[str, tuple[int, ...]]:
+    """Of all that it has, by name."""
+    shape = weights.shape
+    each: dict[str, tuple[int, ...]] = {
+        "convolution": (shape.channels, shape.taps + 1),
+        "decay": (shape.value_heads,),
+        "offset": (shape.value_heads,),
+    }
+    if isinstance(weights, DeltaWeights):
+        return each | {"norm": (shape.value_width,)}
+    each |= {"bias": (shape.channels,), "skip": (shape.value_heads,)}
+    if weights.norm is None:
+        return each
+    if shape.values % weights.norm_groups:
+        raise ValueError(f"{shape.values} values are not in {weights.norm_groups} norm_groups")
+    return each | {"norm": (shape.values,)}

@@ -1,6 +1,6 @@
-"""Sequences whose states lie in blocks full of what is no number, and a gated delta net."""
+"""Sequences whose states lie in blocks full of what is no number, and nets that change them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,11 +11,19 @@ from engine.attention.recurrence import SpanRecurrence
 from engine.kernels.contract import Chunks, Contexts, RecurrentIo
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.twins import TorchKernels
-from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
+from engine.kernels.mamba import MambaWeights
+from engine.kernels.recurrent import (
+    LayerStates,
+    RecurrentInputs,
+    RecurrentShape,
+    RecurrentWeights,
+)
+from tests.kernels.attention_cases import distance
 
 BLOCKS, PLACE, NOWHERE = 24, 1, 1 << 30
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+NOT_NORMED = 2.0  # times that: the interpreter cuts bfloat16 off where a GPU rounds
 SHAPES = {
     "each its key": RecurrentShape(2, 2, 16, 16, 3),
     "shared keys": RecurrentShape(2, 6, 16, 32, 3),
@@ -24,13 +32,16 @@ SHAPES = {
 }
 
 
+Net = Callable[[RecurrentShape, torch.dtype, torch.device], RecurrentWeights]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """Sequences that have computed `starts` tokens, and compute `counts` more; a count of 0 is
     padding. `spare` rows lie behind them all.
     """
 
-    weights: DeltaWeights
+    weights: RecurrentWeights
     inputs: RecurrentInputs
     states: LayerStates
     tables: Tensor  # [sequences, 3] int32
@@ -47,6 +58,12 @@ class Case:
         counts = torch.tensor([0, *(span.length for span in self.spans)])
         longest = max(span.length for span in self.spans)
         return Chunks(counts.cumsum(0).int().to(self.tables.device), longest)
+
+    @property
+    def tolerance(self) -> float:
+        """Of what it answers, and of states."""
+        whole = TOLERANCE[self.inputs.mixed.dtype]
+        return whole if isinstance(self.weights, DeltaWeights) else NOT_NORMED * whole
 
     def copied(self) -> "Case":
         """With states of its own, which lie as those do."""
@@ -77,6 +94,64 @@ class Case:
         return SpanRecurrence(None, *batch).recurrence(self.states, self.weights, some)
 
 
+def delta_weights(
+    shape: RecurrentShape, dtype: torch.dtype, device: torch.device
+) -> DeltaWeights:
+    """A gated delta net's."""
+    sizes = shape.channels, shape.taps + 1
+    return DeltaWeights(
+        shape,
+        torch.randn(sizes, device=device).to(dtype),
+        -torch.rand(shape.value_heads, device=device),
+        torch.randn(shape.value_heads, device=device),
+        torch.rand(shape.value_width, device=device).to(dtype) + 0.5,
+        1e-6,
+    )
+
+
+def mamba_weights(
+    shape: RecurrentShape, dtype: torch.dtype, device: torch.device, groups: int = 1
+) -> MambaWeights:
+    """A Mamba-2 layer's, with a norm by so many groups; 0: without one."""
+    heads, channels = shape.value_heads, shape.channels
+    return MambaWeights(
+        shape,
+        torch.randn(channels, shape.taps + 1, device=device).to(dtype),
+        torch.randn(channels, device=device),
+        -4 * torch.rand(heads, device=device),
+        torch.randn(heads, device=device),
+        torch.randn(heads, device=device),
+        torch.rand(shape.values, device=device).to(dtype) + 0.5 if groups else None,
+        groups,
+        1e-6,
+    )
+
+
+def check(case: Case, kernels: TorchKernels, *, chunks: bool) -> None:
+    """Answers, states and last inputs are plain torch's; all else is as it was."""
+    right = case.copied()
+    expected = right.right(chunks=chunks)
+    answer = case.answer(kernels, chunks=chunks)
+    rows = torch.ones(len(answer), dtype=torch.bool)
+    rows[len(rows) - case.spare :] = False
+    if not chunks:
+        rows = torch.tensor([span.length > 0 for span in case.spans])
+    rows = rows.to(answer.device)
+    assert distance(answer[rows], expected.double().cpu()) < case.tolerance
+    assert not answer[~rows].any()
+    check_states(case, right)
+
+
+def check_states(case: Case, right: Case) -> None:
+    """See `check`."""
+    memory, theirs = case.states.memory, right.states.memory
+    assert torch.equal(memory.isnan(), theirs.isnan())
+    assert distance(memory.nan_to_num(), theirs.nan_to_num().double().cpu()) < case.tolerance
+    torch.testing.assert_close(
+        case.states.inputs, right.states.inputs, rtol=0, atol=0, equal_nan=True
+    )
+
+
 def make_case(
     shape: RecurrentShape,
     starts: Sequence[int],
@@ -85,6 +160,7 @@ def make_case(
     device: torch.device,
     *,
     spare: int = 0,
+    net: Net = delta_weights,
 ) -> Case:
     """Random. A step has a row for padding, too; what a table says there is nowhere."""
     torch.manual_seed(5)
@@ -100,10 +176,11 @@ def make_case(
             states.memory[span.state[PLACE]] = torch.randn_like(states.memory[0])
             states.inputs[span.state[PLACE]] = torch.randn_like(states.inputs[0])
     rows = spare + (len(counts) if max(counts) == 1 else sum(counts))
-    inputs = _inputs(shape, rows, dtype, device)
+    weights = net(shape, dtype, device)
+    inputs = _inputs(weights, rows, dtype, device)
     inputs.mixed[rows - spare :], inputs.rates[rows - spare :] = torch.nan, torch.nan
     return Case(
-        _weights(shape, dtype, device),
+        weights,
         inputs,
         states,
         torch.tensor(told, dtype=torch.int32, device=device),
@@ -127,22 +204,11 @@ def _like(one: Tensor, numbers: Tensor) -> Tensor:
     return numbers.as_strided(one.shape, one.stride(), one.storage_offset())
 
 
-def _weights(shape: RecurrentShape, dtype: torch.dtype, device: torch.device) -> DeltaWeights:
-    sizes = shape.channels, shape.taps + 1
-    return DeltaWeights(
-        shape,
-        torch.randn(sizes, device=device).to(dtype),
-        -torch.rand(shape.value_heads, device=device),
-        torch.randn(shape.value_heads, device=device),
-        torch.rand(shape.value_width, device=device).to(dtype) + 0.5,
-        1e-6,
-    )
-
-
 def _inputs(
-    shape: RecurrentShape, rows: int, dtype: torch.dtype, device: torch.device
+    weights: RecurrentWeights, rows: int, dtype: torch.dtype, device: torch.device
 ) -> RecurrentInputs:
     """Rows that something lies between."""
+    shape, of_rates = weights.shape, 2 if isinstance(weights, DeltaWeights) else 1
     mixed = torch.randn(rows, shape.channels + shape.values + 16, device=device).to(dtype)
-    rates = torch.randn(rows, 2 * shape.value_heads + 1, device=device).to(dtype)
+    rates = torch.randn(rows, of_rates * shape.value_heads + 1, device=device).to(dtype)
     return RecurrentInputs(mixed[:, :-16], rates[:, :-1])
