@@ -54,11 +54,9 @@ def keeps_state(shape: AnyConfig) -> bool:
 
 
 def _block_size(size: int, kv: KvShape, dtype: torch.dtype) -> int:
-    """Tokens per block: doubled until a block holds the state of one layer."""
+    """Tokens per block: so many times `size` that a block holds the state of one layer."""
     assert kv.state is not None
-    while size * kv.token_bytes(dtype) < kv.state.layer_bytes:
-        size *= 2
-    return size
+    return size * -(-kv.state.layer_bytes // (size * kv.token_bytes(dtype)))
 
 
 def _refuse(config: EngineConfig) -> None:
