@@ -35,6 +35,11 @@ SHAPES = {
     "groups of parts of heads": (RecurrentShape(2, 2, 16, 32, 1), 4),
     "long convolution": (RecurrentShape(1, 2, 64, 16, 4), 2),
 }
+REAL = {
+    "Nemotron-3-Nano-30B-A3B": (RecurrentShape(8, 64, 128, 64, 3), 8),
+    "Granite-4.0-H-Small": (RecurrentShape(1, 128, 128, 64, 3), 1),
+    "Falcon-H1-34B": (RecurrentShape(2, 32, 256, 128, 3), 0),
+}
 ODD, SEVERAL = RecurrentShape(1, 2, 12, 20, 3), SHAPES["several of each"][0]
 
 
@@ -81,6 +86,18 @@ def test_chunks(
     spans = (4, 0, 0, 0, 9, 2, 0), (1, 2, 0, 71, 64, 33, 0)
     case = mamba_case(shape, spans, dtype, device, groups=groups, spare=5)
     check(case, kernels(), chunks=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("chunks", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("shape", "groups"), REAL.values(), ids=REAL)
+def test_sizes_of_models(
+    shape: RecurrentShape, groups: int, dtype: torch.dtype, chunks: bool, device: torch.device
+) -> None:
+    spans = ((9, 0, 40), (130, 64, 1)) if chunks else (STARTS, ONES)
+    case = mamba_case(shape, spans, dtype, device, groups=groups, spare=5 * chunks)
+    check(case, TritonKernels(), chunks=chunks)
 
 
 @pytest.mark.parametrize("piece", [16, 32, 64])
