@@ -44,9 +44,7 @@ def delta_net_step(
     given, and contiguous. Raises ValueError for what does not fit together.
     """
     call, shape = RecurrentCall.of(inputs, states, contexts, weights), weights.shape
-    output = call.output(inputs, out)
-    if len(contexts.tables) != len(output):
-        raise ValueError(f"{len(contexts.tables)} tables for {len(output)} tokens")
+    output = call.of_steps(inputs, contexts, out)
     if not len(output):
         return output
     warps = shape.key_width * shape.value_width // NUMBERS_OF_A_WARP

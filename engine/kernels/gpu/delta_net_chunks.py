@@ -37,12 +37,12 @@ from engine.kernels.gpu.recurrent_call import RecurrentCall
 from engine.kernels.gpu.recurrent_parts import (
     convolved_rows,
     keep_last_inputs,
+    piece_size,
     product,
     through_piece,
 )
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
-PIECE, PIECE_IN_FLOAT32 = 64, 16  # tokens: more have no room in registers
 CONVOLVED = 16  # tokens that a program convolves
 COLUMNS = 32  # of a state, that a program has
 ROWS = 8  # that a program norms
@@ -74,14 +74,12 @@ def delta_net_chunks(
     `delta_net_step`.
     """
     call, shape = RecurrentCall.of(inputs, states, contexts, weights), weights.shape
-    output, firsts = call.output(inputs, out), chunks.firsts
+    output, firsts = call.of_chunks(inputs, contexts, chunks, out), chunks.firsts
     tokens, sequences = len(output), len(contexts.tables)
-    if firsts.shape != (sequences + 1,):
-        raise ValueError(f"{len(firsts)} firsts for {sequences} tables")
     if not tokens or not sequences:
         return output
     whole = inputs.mixed.dtype is torch.float32
-    piece = piece or (PIECE_IN_FLOAT32 if whole else PIECE)
+    piece = piece or piece_size(inputs.mixed.dtype)
     mixed, rates = inputs
     room = _Room(
         mixed.new_empty(tokens, shape.channels),

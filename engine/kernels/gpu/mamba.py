@@ -52,9 +52,7 @@ def mamba_step(
     given, and contiguous. Raises ValueError for what does not fit together.
     """
     call, shape = RecurrentCall.of(inputs, states, contexts, weights), weights.shape
-    output, sequences = call.output(inputs, out), len(contexts.tables)
-    if sequences != len(output):
-        raise ValueError(f"{sequences} tables for {len(output)} tokens")
+    output, sequences = call.of_steps(inputs, contexts, out), len(contexts.tables)
     if not sequences:
         return output
     mixed_stride, rates_stride, tables_stride, memory_stride, inputs_stride = call.strides

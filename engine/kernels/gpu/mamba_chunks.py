@@ -34,6 +34,7 @@ from engine.kernels.gpu.recurrent_call import RecurrentCall
 from engine.kernels.gpu.recurrent_parts import (
     convolved_rows,
     keep_last_inputs,
+    piece_size,
     product,
     softplus,
     through_piece,
@@ -41,7 +42,6 @@ from engine.kernels.gpu.recurrent_parts import (
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 
-PIECE, PIECE_IN_FLOAT32 = 64, 16  # tokens: more have no room in registers
 CONVOLVED, CHANNELS_AT_ONCE = 16, 128  # tokens and channels that a program convolves
 COMPARED = 128  # numbers of a key at once
 COLUMNS = 32  # of a state, that a program has
@@ -64,15 +64,13 @@ def mamba_chunks(
     `mamba_step`.
     """
     call, shape = RecurrentCall.of(inputs, states, contexts, weights), weights.shape
-    output, firsts = call.output(inputs, out), chunks.firsts
+    output, firsts = call.of_chunks(inputs, contexts, chunks, out), chunks.firsts
     tokens, sequences = len(output), len(contexts.tables)
-    if firsts.shape != (sequences + 1,):
-        raise ValueError(f"{len(firsts)} firsts for {sequences} tables")
     if not tokens or not sequences:
         return output
     mixed, rates = inputs
     whole = mixed.dtype is torch.float32
-    piece = piece or (PIECE_IN_FLOAT32 if whole else PIECE)
+    piece = piece or piece_size(mixed.dtype)
     convolved = mixed.new_empty(tokens, shape.channels)
     alike = mixed.new_empty(tokens, shape.key_heads, piece)
     mixed_stride, rates_stride, tables_stride, memory_stride, inputs_stride = call.strides

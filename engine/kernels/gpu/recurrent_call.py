@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import Contexts
+from engine.kernels.contract import Chunks, Contexts
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.paged_call import DTYPES, power_of_two
 from engine.kernels.mamba import MambaWeights
@@ -60,7 +60,23 @@ class RecurrentCall:
         }
         return cls(shape, strides, sizes)
 
-    def output(self, inputs: RecurrentInputs, out: Tensor | None) -> Tensor:
+    def of_steps(
+        self, inputs: RecurrentInputs, contexts: Contexts, out: Tensor | None
+    ) -> Tensor:
+        """The output, of one token of each sequence. Raises ValueError for more or fewer."""
+        if len(contexts.tables) != len(inputs.mixed):
+            raise ValueError(f"{len(contexts.tables)} tables for {len(inputs.mixed)} tokens")
+        return self._output(inputs, out)
+
+    def of_chunks(
+        self, inputs: RecurrentInputs, contexts: Contexts, chunks: Chunks, out: Tensor | None
+    ) -> Tensor:
+        """The output, of chunks. Raises ValueError for more or fewer than sequences."""
+        if chunks.firsts.shape != (len(contexts.tables) + 1,):
+            raise ValueError(f"{len(chunks.firsts)} firsts for {len(contexts.tables)} tables")
+        return self._output(inputs, out)
+
+    def _output(self, inputs: RecurrentInputs, out: Tensor | None) -> Tensor:
         """[tokens, values]: `out`, if it is that, or new."""
         sizes, dtype = (len(inputs.mixed), self.shape.values), inputs.mixed.dtype
         if out is None:

@@ -4,6 +4,7 @@ The convolution is of one token (`convolved_row`, `keep_row`) or of many (`convo
 `keep_last_inputs`). Channels of a row lie one behind the other.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,6 +16,12 @@ from engine.kernels.recurrent import LayerStates, RecurrentShape
 
 STRAIGHT = tl.constexpr(20.0)  # from here on softplus(x) is x
 KEPT_AT_ONCE = 1024  # channels
+PIECE, PIECE_IN_FLOAT32 = 64, 16  # tokens: more have no room in registers
+
+
+def piece_size(dtype: torch.dtype) -> int:
+    """Tokens of a piece of a chunk, which is computed by products of matrices."""
+    return PIECE_IN_FLOAT32 if dtype is torch.float32 else PIECE
 
 
 @triton.jit
