@@ -1,8 +1,9 @@
 """An engine's settings for a model that keeps a state beside KV (see KvMemory).
 
-A state is what remains of all tokens so far. So nobody can begin at another one's prefix: there
-is no prefix cache, and nothing that is about it. And no token can be computed twice: there are
-no drafts, which are computed before it is known whether they count.
+A state is what remains of all tokens so far. So a prefix can be shared only where its state was
+copied (engine/scheduling/snapshots.py), which lower tiers and cache events know nothing of. And
+no token can be computed twice: there are no drafts, which are computed before it is known
+whether they count.
 """
 
 import logging
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 def settings_for(config: EngineConfig, shape: AnyConfig, dtype: torch.dtype) -> EngineConfig:
     """The settings, changed as a model of this `shape` needs; most models need nothing.
 
-    Prefix caching is disabled, and blocks are made large enough to hold the state of a layer.
-    Raises UnusableCheckpoint or UnusableTier for what such a model cannot have.
+    Blocks are made large enough to hold the state of a layer. Raises UnusableCheckpoint or
+    UnusableTier for what such a model cannot have.
     """
     if not keeps_state(shape):
         return config
@@ -43,9 +44,7 @@ def settings_for(config: EngineConfig, shape: AnyConfig, dtype: torch.dtype) -> 
             size,
             config.block_size,
         )
-    if config.enable_prefix_caching:
-        log.info("prefix caching is off: this model keeps a state beside KV")
-    return replace(config, block_size=size, enable_prefix_caching=False)
+    return replace(config, block_size=size)
 
 
 def keeps_state(shape: AnyConfig) -> bool:
@@ -69,7 +68,7 @@ def _refuse(config: EngineConfig) -> None:
         ("--kv-events-config", config.kv_cache_events or None),
     ):
         if asked is not None:
-            raise UnusableTier(f"{flag}: {why}, so there is no prefix cache")
+            raise UnusableTier(f"{flag}: {why}, of which that knows nothing")
 
 
 def _check_batch(config: EngineConfig, shape: ModelConfig) -> None:

@@ -18,7 +18,7 @@ from engine.models.model import Model
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
-from engine.running.runner import PlainRunner, Runner
+from engine.running.runner import PlainRunner, Runner, copying_states
 from engine.sampling.sampler import Sampler
 from engine.scheduling.cache_log import CacheLog
 from engine.scheduling.kv_manager import KvManager
@@ -74,7 +74,7 @@ class TorchEngine:
         scheduler = Scheduler(SequenceManager(blocks, limits))
         sampler = Sampler(decoder.config.vocab_size, native=memory.kernels)
         eos, pooler = frozenset(info.eos_token_ids), pooler or Pooler(info.pooling)
-        runner = runner or PlainRunner(decoder, memory)
+        runner = runner or copying_states(PlainRunner(decoder, memory), memory)
         stepper = stepper_for(PlainStepper(scheduler, decoder, runner, sampler, pooler))
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler, stepper)
 
@@ -159,11 +159,13 @@ class TorchEngine:
 
     def keys(self, request: Request) -> Seq[bytes]:
         """See Engine. These are the prefix cache's keys."""
+        if self.info.state_blocks:
+            return ()
         return self.scheduler.sequences.kv.keys(Sequence(request))
 
     def known(self, keys: Seq[bytes]) -> int:
         """See Engine."""
-        return self.scheduler.sequences.kv.known(keys)
+        return self.scheduler.sequences.kv.pool.known(keys)
 
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
         """See Engine. Other nodes may read the blocks as soon as this returns."""

@@ -163,8 +163,7 @@ class _Node:
         """They count what the engine reports; its cache events are published."""
         metrics, config = NodeMetrics(), self.config
         ready = self.engine.ready
-        cached = config.enable_prefix_caching and not ready.kv_layout.state_blocks
-        facts = ready.kv_layout, cached, ready.adapters
+        facts = ready.kv_layout, config.enable_prefix_caching, ready.adapters
         metrics.registry.register(VllmMetrics(metrics, config.served_names[0], *facts))
 
         def record(outputs: EngineOutputs) -> None:

@@ -15,7 +15,7 @@ the same memory, some for each sequence, each of which holds the states of a few
 whatever is done with blocks (leases, copies, checksums) is done with states.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -154,6 +154,12 @@ class KvMemory:
             inputs.unflatten(1, (net.taps, net.channels)),
             place,
         )
+
+    def copy(self, blocks: Iterable[tuple[int, int]]) -> None:
+        """Copy whole blocks, from one to another each, in order."""
+        ours = self.bytes_of_blocks
+        for source, target in blocks:
+            ours[target].copy_(ours[source])
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Overwrite some blocks with zeros."""

@@ -57,6 +57,13 @@ class SamplingPlan(NamedTuple):
     logprob_requests: Sequence[LogprobRequest] = ()
 
 
+class BlockCopies(NamedTuple):
+    """Copies of whole blocks, from one to another, before a forward pass and behind it."""
+
+    before: Sequence[tuple[int, int]] = ()
+    behind: Sequence[tuple[int, int]] = ()
+
+
 class Plan(NamedTuple):
     """`singles` of one token each, then `chunks`; all `tokens` are concatenated in this order.
 
@@ -64,6 +71,7 @@ class Plan(NamedTuple):
     `sampling` is set, else later or by the Sampler. A row's entry in `sources` is the row of
     the last draw whose token it computes, or -1 for the one in `tokens`. The changes of
     `sampling` were made without the tokens of `sources`, and penalties must count those too.
+    States are copied as `copies` says.
     """
 
     tokens: Sequence[int]
@@ -72,6 +80,7 @@ class Plan(NamedTuple):
     picks: Sequence[int]
     sampling: SamplingPlan | None = None
     sources: Sequence[int] = ()
+    copies: BlockCopies = BlockCopies()
 
     @property
     def has_adapters(self) -> bool:

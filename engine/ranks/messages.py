@@ -6,12 +6,12 @@ sequence its start, length and blocks.
 
 from array import array
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
 from engine.attention.paged import Span
-from engine.attention.plan import Plan, RowSampling, SamplingPlan
+from engine.attention.plan import BlockCopies, Plan, RowSampling, SamplingPlan
 
 NO_ADAPTER = -1
 NUMBER = "i"  # four bytes: tokens, positions and blocks are below 2**31
@@ -23,7 +23,8 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
     `spans` has five numbers for each sequence: start, length, how many of `blocks` are of its
     KV, and behind them of its state, and its adapter or NO_ADAPTER. The leading rank draws
-    `draws` tokens behind it.
+    `draws` tokens behind it. `copies` has two numbers for each block that is copied, the first
+    `before` of them before the plan is run, the others behind it.
     """
 
     tokens: bytes
@@ -33,6 +34,8 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
     picks: bytes
     sources: bytes = b""
     draws: int = 0
+    copies: bytes = b""
+    before: int = 0
 
     @classmethod
     def of(cls, plan: Plan) -> "RunPlan":
@@ -48,7 +51,9 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
         )
         places = spans.tobytes(), blocks.tobytes()
         draws = 0 if plan.sampling is None else len(plan.sampling.draws)
-        return cls(tokens, *places, len(plan.singles), picks, sources, draws)
+        copies = array(NUMBER, [one for copy in chain(*plan.copies) for one in copy]).tobytes()
+        before, singles = len(plan.copies.before), len(plan.singles)
+        return cls(tokens, *places, singles, picks, sources, draws, copies, before)
 
     def read(self) -> Plan:
         """Unpack the plan, without sampling settings, which only the leader uses."""
@@ -61,7 +66,10 @@ class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
         singles, chunks = spans[: self.singles], spans[self.singles :]
         tokens, picks, sources = map(_numbers, (self.tokens, self.picks, self.sources))
         drawing = SamplingPlan([PLACEHOLDER] * self.draws) if self.draws else None
-        return Plan(tokens, singles, chunks, picks, drawing, sources)
+        ends = iter(_numbers(self.copies))
+        copies = list(zip(ends, ends, strict=True))
+        places = BlockCopies(copies[: self.before], copies[self.before :])
+        return Plan(tokens, singles, chunks, picks, drawing, sources, places)
 
 
 class ComputeLogits(msgspec.Struct, frozen=True, tag=2, array_like=True):

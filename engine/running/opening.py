@@ -17,7 +17,7 @@ from engine.running.accelerator import Accelerator, open_accelerator
 from engine.running.device import DeviceRunner
 from engine.running.kv_budget import FLAG, DeviceMemoryBudget, SizedModel
 from engine.running.replaying import host_runner
-from engine.running.runner import Runner
+from engine.running.runner import Runner, copying_states
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 from engine.sharding.group import RankGroup
@@ -88,7 +88,8 @@ class RunnerOpener:
         all-reduces.
         """
         if self.opened is None:
-            return host_runner(model, memory, eager=self.eager or self.group is not None)
+            runner = host_runner(model, memory, eager=self.eager or self.group is not None)
+            return copying_states(runner, memory)
         accelerator = self.opened.accelerator
         drawn = behind.drawn if isinstance(behind, DeviceRunner) else None
         runner = DeviceRunner(model, memory, accelerator, self.limits, self.group, drawn)
@@ -99,7 +100,7 @@ class RunnerOpener:
             log.warning("graphs: none, as this model's code waits for the device")
         else:
             runner.capture(accelerator.recorder())
-        return runner
+        return copying_states(runner, memory)
 
 
 def capturable(model: Model) -> bool:

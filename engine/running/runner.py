@@ -91,6 +91,34 @@ class PlainRunner:
         return with_logits(self.model, self.model.forward(ids, batch), plan)
 
 
+@dataclass(frozen=True, slots=True)
+class CopyingRunner:
+    """See Runner. Copies states as plans say, around the passes of another runner.
+
+    Copies are launched like passes, so they are done in order.
+    """
+
+    ours: Runner
+    memory: KvMemory
+
+    @property
+    def device_sampler(self) -> DeviceSampler | None:
+        """See Runner."""
+        return self.ours.device_sampler
+
+    def run(self, plan: Plan) -> ForwardOutput:
+        """See Runner."""
+        self.memory.copy(plan.copies.before)
+        ran = self.ours.run(plan)
+        self.memory.copy(plan.copies.behind)
+        return ran
+
+
+def copying_states(runner: Runner, memory: KvMemory) -> Runner:
+    """The runner, or one that copies states too if the model keeps any."""
+    return CopyingRunner(runner, memory) if memory.state_blocks else runner
+
+
 def with_logits(model: Model, hidden: Tensor, plan: Plan) -> ForwardOutput:
     """The output of a forward pass, [tokens, hidden], with logits of the rows in plan.picks."""
     if not plan.picks:

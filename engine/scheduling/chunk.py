@@ -1,11 +1,15 @@
 """What a batch computes of one sequence, and what was sampled behind it. No tensors."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
 import msgspec
 
 from engine.request import Logprobs
 from engine.scheduling.sequence import Sequence
+
+BlockCopy = tuple[int, int]
+"""From one block to another."""
 
 
 class Chunk(msgspec.Struct, frozen=True, eq=False):
@@ -34,6 +38,19 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
     def size(self) -> int:
         """How many tokens it computes, including drafts."""
         return self.length + len(self.drafts)
+
+    @property
+    def begins_from(self) -> Iterable[BlockCopy]:
+        """The copies from a snapshot to the sequence's state before this chunk."""
+        trail = self.seq.trail
+        return zip(trail.source, self.seq.state_blocks, strict=False) if trail else ()
+
+    @property
+    def leaves(self) -> Iterable[BlockCopy]:
+        """The copies from the sequence's state to a snapshot behind this chunk."""
+        trail = self.seq.trail
+        target = trail.target_at(self.start + self.length) if trail else ()
+        return zip(self.seq.state_blocks, target, strict=False)
 
     @property
     def tokens(self) -> Seq[int]:

@@ -34,7 +34,7 @@ class BlockLoans:
         If there are none, there is no loan. A name that is in use is an error.
         """
         self._check_is_new(name)
-        pinned = self.sequences.kv.pin(keys, self._spare)
+        pinned = self.sequences.kv.pool.pin(keys, self._spare)
         if pinned:
             self._open(name, _Loan(pinned))
         return pinned
@@ -47,18 +47,18 @@ class BlockLoans:
         """
         self._check_is_new(name)
         kv, missing = self.sequences.kv, len(keys) - have
-        pinned = kv.pin(keys[:have], self._spare)
+        pinned = kv.pool.pin(keys[:have], self._spare)
         if len(pinned) < have or missing > self._spare:
-            kv.release_blocks(pinned)
+            kv.pool.release(pinned)
             return None
-        fresh = kv.take(missing)
+        fresh = kv.pool.take(missing)
         self._open(name, _Loan(pinned, fresh, keys[have:]))
         return fresh
 
     def keep(self, name: str) -> None:
         """The borrowed blocks are filled: put them into the prefix cache, and end the loan."""
         loan = self._loans[name]
-        self.sequences.kv.register_blocks(loan.fresh, loan.keys)
+        self.sequences.kv.pool.register(loan.fresh, loan.keys)
         self.give_back(name)
 
     def give_back(self, name: str) -> None:
@@ -66,7 +66,7 @@ class BlockLoans:
         loan = self._loans.pop(name)
         self.sequences.loans = len(self._loans)
         self.sequences.note_freed_blocks()
-        self.sequences.kv.release_blocks([*loan.pinned, *loan.fresh])
+        self.sequences.kv.pool.release([*loan.pinned, *loan.fresh])
 
     @property
     def _spare(self) -> int:

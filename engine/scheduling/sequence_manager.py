@@ -69,19 +69,21 @@ class SequenceManager:
         """Register it by its request id, which `check_is_new` has passed."""
         self.known[seq.request_id] = seq
 
-    def admit(self, seq: Sequence) -> bool:
+    def admit(self, seq: Sequence, *, state_comes: bool = False) -> bool:
         """Take blocks for all its tokens; False, and no change, if no seat or blocks are free.
 
         Less urgent sequences are preempted if that frees enough. A sequence that was refused is
         refused again without a check until something is freed or more of it is cached, because
-        a check costs as much as hashing the prompt.
+        a check costs as much as hashing the prompt. If `state_comes`, another node computes it.
         """
         if self._stays_refused(seq):
             return False
-        self.kv.match(seq)
+        self.kv.match(seq, state_comes=state_comes)
+        if self._is_too_large_with_source(seq):
+            self.kv.free(seq)
         if not self._fits(seq) and not self._preempt_for(seq):
             seq.refused_at = self._frees
-            seq.uncached = next(iter(seq.keys[seq.published :]), None)
+            seq.uncached = self.kv.next_uncached(seq)
             self.kv.free(seq)
             return False
         self.kv.grow(seq, len(seq.tokens))
@@ -151,6 +153,14 @@ class SequenceManager:
         self._growing -= len(seq.blocks) - before
         return True
 
+    def prepare_snapshot(self, seq: Sequence, end: int) -> None:
+        """Take blocks for a snapshot behind a chunk that ends there, if one is due and no
+        running sequence may need them.
+        """
+        if self.kv.snapshots is not None and seq.trail is not None:
+            spare = self.kv.free_blocks - self.kept_free - len(self.running)
+            self.kv.snapshots.prepare(seq.trail, end, spare)
+
     def preempt(self, seq: Sequence) -> None:
         """Free its seat and blocks, and queue it to be computed again."""
         self.preemptions += 1
@@ -217,12 +227,20 @@ class SequenceManager:
         self._frees += 1
         self.kv.free(seq)
 
+    def _is_too_large_with_source(self, seq: Sequence) -> bool:
+        """Whether it never fits beside the snapshot that it would begin from."""
+        if seq.trail is None:
+            return False
+        blocks = self.kv.blocks_for(min(len(seq.tokens) + 1, seq.longest))
+        others = self.kv.blocks_per_state + len(seq.trail.source)
+        return blocks + others > self.kv.num_blocks
+
     def _growth_of(self, seq: Sequence) -> int:
         return self.kv.blocks_for(seq.longest) - len(seq.blocks)
 
     def _stays_refused(self, seq: Sequence) -> bool:
         """Whether it was refused, and nothing has changed since that could let it in."""
-        return seq.refused_at == self._frees and not self.kv.has(seq.uncached)
+        return seq.refused_at == self._frees and not self.kv.pool.has(seq.uncached)
 
     def _fits(self, seq: Sequence, *, free: int = 0, growing: int = 0, seats: int = 0) -> bool:
         """Whether it could be admitted if `free` blocks and `seats` seats were freed first.

@@ -92,7 +92,7 @@ class TokenBudget:
         """Give it at most `most` tokens of the budget, unless it was preempted."""
         if seq.state is SequenceState.RUNNING:
             has = self.granted.get(seq, 0)
-            more = min(most, seq.pending - has)
+            more = min(most, seq.next_end - seq.computed - has)
             self.granted[seq] = has + more
             self.tokens_left -= more
 

@@ -108,7 +108,7 @@ class AheadStepper:
 
     def synchronize(self, blocks: Iterable[int]) -> None:
         """Wait for the step launched ahead, if some of `blocks` may be in it."""
-        if self.plain.scheduler.sequences.kv.may_be_in_launched_step(blocks):
+        if self.plain.scheduler.sequences.kv.pool.may_be_in_launched_step(blocks):
             self.finish()
 
     def finish(self) -> None:
@@ -152,7 +152,7 @@ class AheadStepper:
             [-1 if row.source is None else row.source for row in rows],
         )
         launched = LaunchedStep(rows, self.plain.runner.run(plan), draw)
-        self.plain.scheduler.sequences.kv.note_launch()
+        self.plain.scheduler.sequences.kv.pool.note_launch()
         return launched
 
     def _launch_draw(

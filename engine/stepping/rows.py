@@ -44,12 +44,14 @@ class ScheduledRow(NamedTuple):
 
 
 def can_launch_ahead(chunk: Chunk) -> bool:
-    """Whether it is one decode token whose logits are used for nothing but sampling.
+    """Whether it is one decode token whose logits are used for nothing but sampling, and whose
+    sequence has its state already.
 
     Log-probabilities are possible for as many of the most likely tokens as kernels return.
     """
     seq = chunk.seq
     alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.prompt_logprobs is None
+    alone = alone and seq.trail is None
     sampling = seq.request.sampling
     told = sampling.logprobs is None or 0 <= sampling.logprobs <= MOST_TOP_LOGPROBS
     return alone and told

@@ -9,7 +9,7 @@ import torch
 
 from engine.api import Pooled, StepResult
 from engine.attention.paged import Span
-from engine.attention.plan import Plan
+from engine.attention.plan import BlockCopies, Plan
 from engine.models.model import Model
 from engine.pooling.pooler import Pooler
 from engine.request import RequestId
@@ -130,7 +130,11 @@ def _plan(ordered: Seq[Chunk]) -> Plan:
         if chunk.samples:
             picks += range(len(tokens) - len(chunk.drafts) - 1, len(tokens))
     singles = sum(span.length == 1 for span in spans)
-    return Plan(tokens, spans[:singles], spans[singles:], picks)
+    before = [copy for chunk in ordered for copy in chunk.begins_from]
+    behind = [copy for chunk in ordered for copy in chunk.leaves]
+    return Plan(
+        tokens, spans[:singles], spans[singles:], picks, copies=BlockCopies(before, behind)
+    )
 
 
 def _with_rows(ordered: Seq[Chunk]) -> Iterator[RanChunk]:

@@ -75,12 +75,9 @@ class PrefixIndex:
         return sum(len(cache.names) for cache in self._caches.values())
 
     def cached(self, node: Node, names: PrefixHashes) -> int:
-        """How many tokens of a prompt with these hashes the node is expected to have cached.
-
-        None, if its model keeps a state beside KV: such nodes cache nothing.
-        """
+        """How many tokens of a prompt with these hashes the node is expected to have cached."""
         cache = self._caches.get(node.node_id)
-        if cache is None or state_blocks(node):
+        if cache is None:
             return 0
         return _known_prefix(names, cache.names) * STRIDE
 

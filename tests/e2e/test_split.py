@@ -72,3 +72,20 @@ async def _sampled_split_and_whole(cluster: Running) -> tuple[list[list[int]], l
         for door in doors
     ]
     return [tokens_of(answer) for answer in split], [tokens_of(answer) for answer in whole]
+
+
+async def test_a_next_turn_begins_where_the_state_was_copied(tmp_path: Path) -> None:
+    """Of 300 tokens 288 fill blocks; the decode node has the KV of those as well."""
+    folder, first = make_checkpoint(tmp_path / "hybrid", "qwen3_5_text"), prompt(300)
+    async with running(folder, max_num_batched_tokens=CHUNK) as cluster:
+        turns = [first, (*first, *prompt(60)), (*first, *prompt(61))]
+        answers = [await cluster.complete(asked, max_tokens=ANSWER) for asked in turns]
+        await cluster.blocks_come_back()
+    said, reference = [tokens_of(answer) for answer in answers], Reference(folder)
+    assert said == [
+        reference.greedy(asked, ours) for asked, ours in zip(turns, said, strict=True)
+    ]
+    cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for one in answers]
+    assert cached == [0, 288, 288]
+    moved = [stage(answer, "transfer")["num_bytes"] for answer in answers]
+    assert moved[1] < moved[0]

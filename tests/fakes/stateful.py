@@ -16,12 +16,25 @@ class StatefulEngine(FakeEngine):
     leads to another answer.
     """
 
-    def __init__(self, *, state_blocks: int = 2, **limits: int) -> None:
+    def __init__(self, *, state_blocks: int = 2, saves: int = 4, **limits: int) -> None:
         super().__init__(state_blocks=state_blocks, **limits)
+        assert self.kv.snapshots is not None
+        self.kv.snapshots.least_saved = saves
 
     def _run(self, chunks: Seq[Chunk]) -> dict[RequestId, SampledTokens]:
         assert not any(chunk.drafts for chunk in chunks), "no draft may change a state"
-        return super()._run(chunks)
+        for source, target in (copy for chunk in chunks for copy in chunk.begins_from):
+            self._copy(source, target)
+        drawn = super()._run(chunks)
+        for source, target in (copy for chunk in chunks for copy in chunk.leaves):
+            self._copy(source, target)
+        return drawn
+
+    def _copy(self, source: int, target: int) -> None:
+        size = self.info.block_size * TOKEN_BYTES
+        self.memory[target * size : (target + 1) * size] = self.memory[
+            source * size : (source + 1) * size
+        ]
 
     def _read(self, seq: Sequence, upto: int) -> bytes:
         kv, at = super()._read(seq, upto), self._at(seq)

@@ -100,15 +100,6 @@ def test_memory_may_hold_anything_before(hybrid: Path, alone: list[list[int]]) -
     assert run(engine, requests(PROMPTS, GREEDY)) == alone
 
 
-def test_equal_prompts_are_computed_each(hybrid: Path, alone: list[list[int]]) -> None:
-    engine = load(hybrid)
-    assert not engine.info.prefix_cache
-    twice = requests([PROMPTS[-1], PROMPTS[-1]], GREEDY)
-    assert engine.keys(twice[0]) == []
-    assert run(engine, twice) == [alone[-1], alone[-1]]
-    assert engine.load.prompt_tokens == 2 * len(PROMPTS[-1])
-
-
 def test_a_hand_over_takes_the_state_along(hybrid: Path, alone: list[list[int]]) -> None:
     source, sink = load(hybrid, max_num_batched_tokens=16), load(hybrid)
     assert hand_over(source, sink, requests(PROMPTS, GREEDY)) == alone

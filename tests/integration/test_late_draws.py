@@ -213,7 +213,7 @@ def test_what_was_begun_and_not_drawn_is_waited_for(llama: Path) -> None:
     assert accelerator.waits == 0
     engine.release(RequestId("b"))
     kv = engine.scheduler.sequences.kv
-    kv.take(kv.free_blocks - 1)  # the last to be handed out is the one of b's row
+    kv.pool.take(kv.free_blocks - 1)  # the last to be handed out is the one of b's row
     assert engine.reserve(second)
     assert accelerator.waits == 1
 

@@ -43,16 +43,6 @@ async def test_a_state_is_moved_behind_its_kv() -> None:
     assert cluster.sinks[0].blocks_copied == 3 + 3
 
 
-async def test_nobody_begins_at_the_prefix_of_another() -> None:
-    cluster = Cluster(engine=lambda: StatefulEngine(block_size=4))
-    for name in ("a", "b"):
-        asked = Request(RequestId(name), PROMPT, Sampling(5))
-        assert await cluster.ask(asked) == alone(asked)
-    assert cluster.sinks[0].blocks_copied == 2 * (3 + 2)
-    (prefill,) = cluster.prefills
-    assert prefill.engine.load.prompt_tokens == 2 * len(PROMPT)
-
-
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CORRUPT])
 async def test_a_state_that_is_lost_is_computed_again(fault: Fault) -> None:
     cluster = Cluster(engine=lambda: StatefulEngine(block_size=4))
@@ -86,7 +76,7 @@ def test_preempted_states_begin_anew() -> None:
 
 
 def test_a_state_takes_its_blocks_with_the_first_ones() -> None:
-    engine = StatefulEngine(blocks=10, block_size=4, state_blocks=3)
+    engine = StatefulEngine(blocks=10, block_size=4, state_blocks=3, saves=9)
     engine.generate(request("a", 8, most=1))
     engine.generate(request("b", 8, most=1))
     engine.generate(request("c", 8, most=1))

@@ -52,7 +52,7 @@ def test_it_knows_every_block_and_its_tokens(seed: int) -> None:
         for event in run(engine, *asked):
             removed += isinstance(event, BlocksRemoved)
             index.hear(event)
-        assert index.blocks.keys() == engine.kv._block_of.keys()
+        assert index.blocks.keys() == engine.kv.pool._block_of.keys()
         for one in asked:
             keys = engine.keys(one)
             known = engine.known(keys)

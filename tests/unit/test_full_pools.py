@@ -106,13 +106,13 @@ def test_what_is_evicted_while_a_pull_reads_is_not_what_it_reads() -> None:
     nodes.tick(3)
     assert "read from" in nodes.sinks[DECODE].journal[-1]  # it has begun, and stands still
     kv = nodes.engines[PREFILL].kv
-    cached = set(kv._key_of)
+    cached = set(kv.pool._key_of)
     for name in "xyz":  # each takes all that is free
         nodes.loops[PREFILL].submit(ask(name, 9), Leg(), nodes.now)
         turn(nodes, PREFILL, 4)
     assert nodes.engines[PREFILL].load.running == 0
     assert all(nodes.said(name) == alone(ask(name, 9)) for name in "xyz")
-    assert len(cached - set(kv._key_of)) <= 16 - 6
+    assert len(cached - set(kv.pool._key_of)) <= 16 - 6
     nodes.sinks[DECODE]._stuck_until = nodes.now
     nodes.tick(6)
     assert nodes.said("p decoded") == alone(job)

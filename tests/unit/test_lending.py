@@ -31,7 +31,7 @@ def test_an_idle_engine_knows_an_open_loan_from_a_leak() -> None:
         engine.sequences.check_idle()
         engine.give_back(name)
     engine.sequences.check_idle()
-    engine.kv.take(1)
+    engine.kv.pool.take(1)
     with pytest.raises(AssertionError):
         engine.sequences.check_idle()
 
@@ -98,7 +98,9 @@ def test_what_was_borrowed_is_free_again_and_in_the_cache_only_if_it_came(way: s
     getattr(engine, way)("loan")
     assert engine.load.free_blocks == 8
     assert engine.known(wanted) == (5 if way == "keep" else 2)
-    assert list(engine.kv.pin(wanted[2:], spare=8)) == (list(borrowed) if way == "keep" else [])
+    assert list(engine.kv.pool.pin(wanted[2:], spare=8)) == (
+        list(borrowed) if way == "keep" else []
+    )
     engine.kv.check()
 
 
@@ -139,5 +141,5 @@ def test_of_what_was_borrowed_and_kept_the_end_is_evicted_first() -> None:
     wanted = [*keys, *(bytes([n]) * 16 for n in range(3))]
     assert engine.borrow("loan", wanted, have=2)
     engine.keep("loan")
-    engine.kv.take(4)  # three that are blank, and one that is evicted
+    engine.kv.pool.take(4)  # three that are blank, and one that is evicted
     assert engine.known(wanted) == 4

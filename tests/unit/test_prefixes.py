@@ -17,9 +17,9 @@ from proxy.routing.prefix_hashes import STRIDE, hash_prefixes
 from proxy.routing.prefixes import LEAST_NAMES, MOST_NODES, PrefixIndex
 
 
-def node(number: int, start: str = "a", blocks: int = 0, states: int = 0) -> Node:
+def node(number: int, start: str = "a", blocks: int = 0) -> Node:
     load = Load(0, 0, blocks, blocks)
-    layout = {"block_size": STRIDE, "state_blocks": states}
+    layout = {"block_size": STRIDE}
     said = Registration(
         Role.PREFILL, f"p{number}:80", "", f"{number}{start}", "m", "f", layout, load=load
     )
@@ -50,13 +50,6 @@ def test_the_longest_common_part_is_known() -> None:
     assert prefixes.cached(node(1), hash_prefixes(b"", other)) == 0
     send(prefixes, node(1), other)
     assert prefixes.holders(hash_prefixes(b"", other), 2) == ["1a", "0a"]
-
-
-def test_who_keeps_states_has_no_prefixes() -> None:
-    prefixes, tokens, keeping = PrefixIndex(), prompt(0, 4), node(0, states=2)
-    for _ in range(2):
-        send(prefixes, keeping, tokens)
-        assert prefixes.cached(keeping, hash_prefixes(b"", tokens)) == 0
 
 
 def test_another_start_of_a_node_has_nothing() -> None:

@@ -21,9 +21,9 @@ class Counting(KvManager):
 
     looks = 0
 
-    def match(self, seq: Sequence) -> None:
+    def match(self, seq: Sequence, *, state_comes: bool = False) -> None:
         self.looks += 1
-        super().match(seq)
+        super().match(seq, state_comes=state_comes)
 
 
 def sequence(name: str, length: int) -> Sequence:
@@ -106,7 +106,7 @@ def test_of_what_nobody_uses_the_ends_of_prompts_leave_the_cache_first() -> None
     kv.publish(long)
     kv.free(long)
     assert kv.grow(new, 12)  # the blank one, and two that are cached
-    assert kv.known(long.keys) == 2
+    assert kv.pool.known(long.keys) == 2
 
 
 def test_who_was_asked_for_lately_stays_in_the_cache() -> None:
@@ -133,17 +133,17 @@ def test_what_a_launched_step_may_use_is_handed_out_last() -> None:
     kv.publish(known)
     kv.free(known)
     kv.free(old)
-    kv.note_launch()
+    kv.pool.note_launch()
     in_step = half.blocks
     kv.free(half)
     kv.check()
     assert kv.grow(new, 16)
-    assert not kv.may_be_in_launched_step(new.blocks)
+    assert not kv.pool.may_be_in_launched_step(new.blocks)
     assert kv.grow(new, 20)
     assert new.blocks[-1:] == in_step
-    assert kv.may_be_in_launched_step(new.blocks)
-    kv.note_launch()  # the step before it has ended
-    assert not kv.may_be_in_launched_step(new.blocks)
+    assert kv.pool.may_be_in_launched_step(new.blocks)
+    kv.pool.note_launch()  # the step before it has ended
+    assert not kv.pool.may_be_in_launched_step(new.blocks)
 
 
 @pytest.mark.parametrize(("way", "announced"), [("reserve", []), ("generate", ["waits"])])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.attention.paged import Span
-from engine.attention.plan import LogprobRequest, Plan, RowSampling, SamplingPlan
+from engine.attention.plan import BlockCopies, LogprobRequest, Plan, RowSampling, SamplingPlan
 from engine.ranks.messages import (
     PLACEHOLDER,
     ClearBehind,
@@ -56,8 +56,11 @@ draws = st.lists(st.just(RowSampling(0.9, 3, 0.5, 0.1, (1, 2), 7)), min_size=1, 
 drawn = st.none() | st.builds(SamplingPlan, draws, st.none(), st.just([LogprobRequest(0, 1)]))
 sources = st.lists(st.integers(-1, 99))
 
+pairs = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3)
+copies = st.builds(BlockCopies, pairs, pairs)
 
-@given(plan=st.builds(Plan, numbers, spans, spans, numbers, drawn, sources))
+
+@given(plan=st.builds(Plan, numbers, spans, spans, numbers, drawn, sources, copies))
 def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
     """But for how tokens are drawn, which the rank that leads does for all."""
     told = decode(encode(RunPlan.of(plan)))
@@ -67,7 +70,7 @@ def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
 
 
 @given(
-    plan=st.builds(Plan, numbers, spans, spans, numbers, st.none(), sources),
+    plan=st.builds(Plan, numbers, spans, spans, numbers, st.none(), sources, copies),
     rows=st.lists(st.builds(range, st.integers(0, 1 << 20), st.integers(0, 1 << 20))),
     again=st.booleans(),
 )

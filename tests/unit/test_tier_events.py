@@ -72,7 +72,7 @@ def test_it_knows_every_block_of_each_tier(seed: int, disk: dict[str, float]) ->
         for event in run(engine, *asked):
             heard[type(event), event.medium] += 1
             index.hear(event)
-        assert index.blocks.keys() == engine.kv._block_of.keys()
+        assert index.blocks.keys() == engine.kv.pool._block_of.keys()
         assert index.held[HOST].keys() == in_host(tiers.book)
         on_disk = tiers.book.disk._place_of if tiers.book.disk is not None else {}
         assert index.held[DISK].keys() == on_disk.keys()

@@ -123,13 +123,13 @@ def test_a_gap_is_filled_and_what_is_behind_it_is_shared() -> None:
     engine, tiers = small()
     run(engine, ask("first"))
     kv = engine.kv
-    others = kv.take(len(kv._blank))
-    *_, head = kv._reusable
-    kv._reusable.move_to_end(head, last=False)
+    others = kv.pool.take(len(kv.pool._blank))
+    *_, head = kv.pool._reusable
+    kv.pool._reusable.move_to_end(head, last=False)
     loaded = tiers.book.load[0].loaded
     engine.generate(ask("one block", (49, 49, 49), answer=1))
     engine.turn()
-    kv.release_blocks(others)
+    kv.pool.release(others)
     assert run(engine, ask("again")) == (12, alone(ask("again")))
     assert tiers.book.load[0].loaded - loaded <= 2
 
