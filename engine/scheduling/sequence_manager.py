@@ -153,14 +153,6 @@ class SequenceManager:
         self._growing -= len(seq.blocks) - before
         return True
 
-    def prepare_snapshot(self, seq: Sequence, end: int) -> None:
-        """Take blocks for a snapshot behind a chunk that ends there, if one is due and no
-        running sequence may need them.
-        """
-        if self.kv.snapshots is not None and seq.trail is not None:
-            spare = self.kv.free_blocks - self.kept_free - len(self.running)
-            self.kv.snapshots.prepare(seq.trail, end, spare)
-
     def preempt(self, seq: Sequence) -> None:
         """Free its seat and blocks, and queue it to be computed again."""
         self.preemptions += 1

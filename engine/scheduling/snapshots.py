@@ -55,13 +55,14 @@ class Snapshots:
         saved = (len(keys) - self._newest(keys)) * self._block_size
         return keys[-1] if keys and saved >= self.least_saved else None
 
-    def prepare(self, trail: StateTrail, end: int, spare: int) -> None:
-        """Take blocks for a snapshot behind a chunk that ends there, from `spare` free ones.
+    def prepare(self, trail: StateTrail, end: int) -> None:
+        """Take blocks for a snapshot behind a chunk that ends there, if one is due.
 
-        If they do not suffice there will be none.
+        If there are too few free ones it is not made. They are free again, and cached, once the
+        chunk was computed.
         """
         due = trail.ends and trail.ends[0] == end
-        if due and not trail.target and self.blocks_each <= spare:
+        if due and not trail.target and self.blocks_each <= self._pool.free_blocks:
             trail.target = self._pool.take(self.blocks_each)
 
     def settle(self, seq: Sequence) -> None:

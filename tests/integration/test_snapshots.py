@@ -54,7 +54,7 @@ def test_a_snapshot_saves_a_step_or_is_not_made(length: int, computed: int) -> N
 
 
 def test_choices_compute_their_prompt_once() -> None:
-    engine, tokens = StatefulEngine(block_size=4), tuple(range(18))
+    engine, tokens = StatefulEngine(block_size=4, chunk=99), tuple(range(18))
     choices = [
         Request(
             RequestId(f"c{at}"), tokens, Sampling(3, temperature=1, seed=7, sample_index=at)

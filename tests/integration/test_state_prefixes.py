@@ -13,10 +13,10 @@ from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, requests, run
 from tests.fakes.ranks import ranked
 
-LONG, SYSTEM = prompt(90), prompt(90)[:70]
-TURNS = [LONG[:40], LONG[:60], LONG[:61], LONG]
+LONG, SYSTEM = prompt(100), prompt(100)[:85]
+TURNS = [LONG[:40], LONG[:60], LONG[:61], LONG[:65], LONG]
 BRANCHES = [(*SYSTEM, *prompt(length)) for length in (30, 31, 1)]
-PROMPTS, BEGUN_BEHIND = [*TURNS, *BRANCHES], [0, 32, 48, 48, 48, 64, 64]
+PROMPTS, BEGUN_BEHIND = [*TURNS, *BRANCHES], [0, 32, 48, 48, 64, 64, 80, 80]
 GREEDY = Sampling(max_tokens=12, temperature=0, ignore_eos=True)
 
 
@@ -109,7 +109,7 @@ def test_salts_have_states_of_their_own(hybrid: Path) -> None:
         for one, salt in zip(requests([SYSTEM] * 3, GREEDY), ("a", "b", "a"), strict=True)
     ]
     one_by_one(engine, salted)
-    assert engine.load.prompt_tokens == 3 * len(SYSTEM) - 64
+    assert engine.load.prompt_tokens == 3 * len(SYSTEM) - 80
 
 
 @torch.inference_mode()
