@@ -66,11 +66,14 @@ def test_a_step_that_saves_little_is_not_made(hybrid: Path, alone: list[list[int
 
 def test_preempted_is_undisturbed(hybrid: Path, alone: list[list[int]]) -> None:
     block_bytes = load(hybrid).kv_regions[0].block_bytes
-    settings = {"max_model_len": 128, "kv_cache_memory_bytes": 22 * block_bytes}
-    engine = eager(saving(load(hybrid, **settings)))
-    for _ in range(2):
-        assert run(engine, requests(PROMPTS, GREEDY)) == alone
-    assert engine.load.preemptions > 0
+    preemptions = 0
+    for blocks in (18, 20, 22):
+        settings = {"max_model_len": 128, "kv_cache_memory_bytes": blocks * block_bytes}
+        engine = eager(saving(load(hybrid, **settings)))
+        for _ in range(2):
+            assert run(engine, requests(PROMPTS, GREEDY)) == alone
+        preemptions += engine.load.preemptions
+    assert preemptions > 0
 
 
 @pytest.mark.parametrize("graphs", [True, False])
@@ -83,6 +86,9 @@ def test_on_a_device(hybrid: Path, alone: list[list[int]], graphs: bool) -> None
     for _ in range(2):
         assert run(engine, requests(PROMPTS, GREEDY)) == alone
     assert engine.load.prompt_tokens < 2 * sum(map(len, PROMPTS)) - sum(map(len, TURNS))
+    one_token_left = TURNS.index(LONG[:65])
+    asked = requests(PROMPTS, GREEDY)[one_token_left]
+    assert run(engine, [asked]) == [alone[one_token_left]]
 
 
 def test_each_rank_copies_its_part(hybrid: Path, alone: list[list[int]]) -> None:
