@@ -3,7 +3,7 @@
 A node's cache is modelled as an LRU list of prefix hashes (proxy/routing/prefix_hashes.py) with
 the size of the KV memory that the node reports. If a node reports fewer cached tokens of a
 prompt than expected, everything that was last used before those is dropped from the list as
-well.
+well; unless its model keeps a state, because KV is of no use where no state was copied.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,8 @@ class _Cache:
 class SentPrompt:
     """One prompt sent to one node, expected to have its first `expected_hashes` cached.
 
-    `known_use`: when the last of those was used before; 0: its prompt may still be running.
+    `known_use`: when the last of those was used before; 0: fewer mean nothing, as that prompt
+    may still be running, or the node's model keeps a state.
     """
 
     prefixes: "PrefixIndex"
@@ -104,7 +105,8 @@ class PrefixIndex:
             cache.names.move_to_end(name)
         for name in names[thought:]:
             self._holders.setdefault(name, {})[node.node_id] = None
-        known_use = 0 if last_use in cache.pending else last_use
+        says_nothing = last_use in cache.pending or state_blocks(node) > 0
+        known_use = 0 if says_nothing else last_use
         cache.pending.add(self._uses)
         self._shorten(cache, node)
         use, block = self._uses, block_tokens(node)

@@ -17,9 +17,9 @@ from proxy.routing.prefix_hashes import STRIDE, hash_prefixes
 from proxy.routing.prefixes import LEAST_NAMES, MOST_NODES, PrefixIndex
 
 
-def node(number: int, start: str = "a", blocks: int = 0) -> Node:
+def node(number: int, start: str = "a", blocks: int = 0, states: int = 0) -> Node:
     load = Load(0, 0, blocks, blocks)
-    layout = {"block_size": STRIDE}
+    layout = {"block_size": STRIDE, "state_blocks": states}
     said = Registration(
         Role.PREFILL, f"p{number}:80", "", f"{number}{start}", "m", "f", layout, load=load
     )
@@ -89,6 +89,16 @@ def test_who_had_less_has_forgotten_what_is_older_too() -> None:
     assert prefixes.cached(node(0), hash_prefixes(b"", old)) == 0
     assert prefixes.cached(node(0), hash_prefixes(b"", missed)) == 4 * STRIDE
     assert prefixes.cached(node(0), hash_prefixes(b"", late)) == 4 * STRIDE
+
+
+def test_who_keeps_states_may_have_kv_that_it_cannot_use() -> None:
+    prefixes, keeping = PrefixIndex(), node(0, states=2)
+    older, tokens = prompt(50_000, 3), prompt(0, 4)
+    send(prefixes, keeping, older)
+    send(prefixes, keeping, tokens)
+    send(prefixes, keeping, tokens, cached=0)
+    for known in (older, tokens):
+        assert prefixes.cached(keeping, hash_prefixes(b"", known)) == len(known)
 
 
 def test_who_had_less_of_a_beginning_has_forgotten_what_went_on_from_it() -> None:
