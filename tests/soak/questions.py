@@ -14,6 +14,7 @@ from tests.soak.clients import Told
 LONGEST_PROMPT, LONGEST_ANSWER = 240, 48
 CHOICES = (1, 1, 1, 1, 2)
 SHARED = prompt(96, 7)  # what a third of all prompts begin with
+LONG_SHARED = prompt(300, 8)  # and a sixth: so much that states are copied behind it
 AT_ONCE = 64
 TIE = 1e-4  # of a float64 reference, in logits
 
@@ -68,7 +69,7 @@ def questions(count: int, chance: random.Random) -> list[Question]:
 
 def _question(number: int, chance: random.Random) -> Question:
     own = prompt(chance.randrange(1, LONGEST_PROMPT - len(SHARED)), chance.randrange(10_000))
-    shared = SHARED if chance.random() < 1 / 3 else ()
+    shared = chance.choice([SHARED, SHARED, LONG_SHARED, (), (), ()])
     sampling = Sampling(
         max_tokens=chance.randrange(1, LONGEST_ANSWER),
         temperature=chance.choice([0.0, 0.0, 1.0]),
