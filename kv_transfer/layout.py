@@ -1,6 +1,6 @@
 """The layout of a node's KV, and which layouts can be read. Torch-free; sent on the wire."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -11,10 +11,20 @@ MOST_RANKS = 256  # of layouts that differ: the transfer thread lists the pieces
 MOST = 1 << 48  # limit of any count: products of several stay manageable integers
 
 Count = Annotated[int, Meta(ge=1, le=MOST)]
+CountOrNone = Annotated[int, Meta(ge=0, le=MOST)]
 Difference = tuple[str, object, object]
 """A field, its value on the other side, and its value here."""
 RANKS = "tensor_parallel_size"
 EQUAL = ("version", "dtype", "layers", "parts", "kv_heads", "head_dim")
+SAME_STATE = (
+    "state_layers",
+    "state_key_heads",
+    "state_value_heads",
+    "state_key_width",
+    "state_value_width",
+    "state_taps",
+)
+NUMBER_BYTES = 4  # of a state: float32, whatever the dtype of KV
 
 
 class KvLayout(msgspec.Struct, frozen=True):
@@ -23,8 +33,13 @@ class KvLayout(msgspec.Struct, frozen=True):
     `kv_heads` are the model's, divided among the ranks (`heads_of`). `parts` is 2 for keys and
     values, or 1 for latents, which every rank has. `block_bytes` has the size of a block in
     each rank's region. Fields that are not given are 1: a block is then just a range of tokens.
-    The last `state_blocks` of a sequence hold something else, which cannot be divided: only
-    nodes with the very same layout can exchange it.
+
+    The last `state_blocks` of a sequence hold its state: of each of `state_layers`, a matrix
+    [key_width, value_width] for each value head, then the last inputs of a convolution,
+    [taps, channels], whose channels are queries of all key heads, keys of all key heads, and
+    values of all value heads. Ranks divide heads evenly. Layers are `state_layer_bytes` apart
+    in a block of each rank, as many as fit. A peer that does not say this (0) can exchange
+    states only with the very same layout.
     """
 
     dtype: str
@@ -36,7 +51,14 @@ class KvLayout(msgspec.Struct, frozen=True):
     parts: Count = 1
     head_dim: Count = 1
     version: int = VERSION
-    state_blocks: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    state_blocks: CountOrNone = 0
+    state_layers: CountOrNone = 0
+    state_key_heads: CountOrNone = 0
+    state_value_heads: CountOrNone = 0
+    state_key_width: CountOrNone = 0
+    state_value_width: CountOrNone = 0
+    state_taps: CountOrNone = 0
+    state_layer_bytes: CountOrNone = 0
 
     def heads_of(self, rank: int) -> range:
         """The heads of a rank; if there are more ranks than heads, several have the
@@ -54,6 +76,26 @@ class KvLayout(msgspec.Struct, frozen=True):
         """The bytes of one token for one head, in one part of one layer."""
         rows = self.layers * self.parts * len(self.heads_of(0)) * self.block_size
         return self.block_bytes[0] // rows if self.block_bytes else 0
+
+    @property
+    def states_per_block(self) -> int:
+        """Of how many layers a block of each rank has the states."""
+        return self.block_bytes[0] // self.state_layer_bytes
+
+    @property
+    def least_layer_bytes(self) -> int:
+        """The bytes of each rank's state of one layer."""
+        heads, width = self.state_key_heads, self.state_key_width
+        values = self.state_value_heads * self.state_value_width
+        numbers = values * width + self.state_taps * (2 * heads * width + values)
+        return numbers * NUMBER_BYTES // self.tensor_parallel_size
+
+
+def are_alike(theirs: KvLayout, ours: KvLayout) -> bool:
+    """Whether they are the same, as far as both sides say."""
+    if theirs == ours or (theirs.state_layers and ours.state_layers):
+        return theirs == ours
+    return _undescribed(theirs) == _undescribed(ours)
 
 
 def can_pull(theirs: KvLayout, ours: KvLayout) -> str | None:
@@ -74,13 +116,12 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     Block sizes fit if one divides the other; ranks fit if heads divide evenly among them, and
     there are at most MOST_RANKS.
     """
-    if theirs == ours:
+    if are_alike(theirs, ours):
         return None
-    for name in EQUAL:
+    names = (*EQUAL, *_equal_for_states(theirs, ours))
+    for name in names:
         if getattr(theirs, name) != getattr(ours, name):
             return _told(name, theirs, ours)
-    if theirs.state_blocks or ours.state_blocks:
-        return _first_told(("block_size", RANKS, "block_bytes", "state_blocks"), theirs, ours)
     small, large = sorted((theirs.block_size, ours.block_size))
     if large % small:
         return _told("block_size", theirs, ours)
@@ -90,12 +131,33 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     row = ours.row_bytes
     if not (row and _is_made_of(row, theirs) and _is_made_of(row, ours)):
         return _told("block_bytes", theirs, ours)
-    return None
+    wrong = ours.state_layers and (_misplaced_state(theirs) or _misplaced_state(ours))
+    return _told(wrong, theirs, ours) if wrong else None
 
 
-def _first_told(names: Iterable[str], theirs: KvLayout, ours: KvLayout) -> Difference:
-    told = (_told(name, theirs, ours) for name in names)
-    return next(one for one in told if one[1] != one[2])
+def _equal_for_states(theirs: KvLayout, ours: KvLayout) -> Sequence[str]:
+    """What has to be equal so that states can be exchanged, if there are any."""
+    if theirs.state_layers and ours.state_layers:
+        return SAME_STATE
+    if theirs.state_blocks or ours.state_blocks:
+        return "block_size", RANKS, "block_bytes", "state_blocks"
+    return ()
+
+
+def _misplaced_state(layout: KvLayout) -> str | None:
+    """The field by which states cannot be as they should; None: they are."""
+    ranks, size = layout.tensor_parallel_size, layout.state_layer_bytes
+    if layout.state_key_heads % ranks or layout.state_value_heads % ranks:
+        return RANKS
+    if not 0 < layout.least_layer_bytes <= size <= layout.block_bytes[0]:
+        return "state_layer_bytes"
+    blocks = -(-layout.state_layers // layout.states_per_block)
+    return None if blocks == layout.state_blocks else "state_blocks"
+
+
+def _undescribed(layout: KvLayout) -> KvLayout:
+    unsaid = dict.fromkeys((*SAME_STATE, "state_layer_bytes"), 0)
+    return msgspec.structs.replace(layout, **unsaid)
 
 
 def _told(name: str, theirs: KvLayout, ours: KvLayout) -> Difference:

@@ -144,6 +144,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
     them.
 
     `sums` has one checksum for each of the `slots` of each block, unless `level` is OFF.
+    `state_sums` come with `sealed`, where a state is read in pieces: one for each of its slots.
     """
 
     key: str
@@ -155,6 +156,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
     ticket_id: str | None = None
     pull: int = 0
     slots: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 1
+    state_sums: tuple[int, ...] = ()
 
 
 GIVEN_BACK = "its sink gave it back"

@@ -12,16 +12,43 @@ devices cannot read each other's.
 
 A BlockMapping says how a side puts the parts together: "theirs" are the parts, "ours" its own
 blocks.
+
+Where a state is read in pieces (state_mapping.py), its slots have checksums of their own, made
+in the same way. Its blocks have those of KV as well, as long as nobody knows what is in them;
+these are not compared.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import msgspec
 
 from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping, MappedPiece, map_blocks
+from kv_transfer.blocks.state_mapping import map_states
 from kv_transfer.layout import KvLayout
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceChecksums:
+    """What a source's checksums cover, of each block, and, if there is a mapping of `state`,
+    of each slot of the last `state_blocks` of a sequence.
+    """
+
+    kv: BlockMapping = WHOLE_BLOCKS
+    state: BlockMapping | None = None
+    state_blocks: int = 0
+
+
+WHOLE_SEQUENCE = SequenceChecksums()
+
+
+def source_checksums(theirs: KvLayout, ours: KvLayout) -> SequenceChecksums:
+    """What the checksums of a source with layout `theirs` cover, for a sink with `ours`."""
+    kv, way = source_checksum_mapping(theirs, ours), map_states(theirs, ours)
+    if way is None or not way.is_compared:
+        return SequenceChecksums(kv)
+    return SequenceChecksums(kv, _of_states(way, at_source=True), theirs.state_blocks)
 
 
 @lru_cache(maxsize=64)
@@ -57,6 +84,8 @@ def source_checksum_mapping(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
 @lru_cache(maxsize=64)
 def sink_checksum_mapping(way: BlockMapping) -> BlockMapping:
     """How a sink reading by `way` makes checksums; WHOLE_BLOCKS: of blocks as they are."""
+    if way.our_step_bytes is not None:
+        return _of_states(way, at_source=False)
     if way.spreads:
         if way.our_slots == 1:
             return WHOLE_BLOCKS
@@ -83,6 +112,18 @@ def checksum_parts(seen: BlockMapping) -> Sequence[tuple[int, BlockMapping]]:
         alone = tuple(replace(piece, our_rank=0, their_rank=0) for piece in pieces)
         found.append((rank, replace(seen, pieces=alone)))
     return found
+
+
+def _of_states(way: BlockMapping, *, at_source: bool) -> BlockMapping:
+    """How one side makes checksums of a state's slots."""
+    pieces = list[MappedPiece]()
+    for one in way.pieces:
+        there, here = (one.their_rank, one.their_offset), (one.our_rank, one.our_offset)
+        part, own = here if way.spreads else there, there if at_source else here
+        pieces.append(MappedPiece(part[0], own[0], part[1], own[1], one.size))
+    slots = way.their_slots if at_source else way.our_slots
+    step = way.step_bytes if at_source else way.our_step
+    return BlockMapping(1, slots, step, way.slot_bytes, tuple(pieces))
 
 
 def _of_slots(way: BlockMapping, slots: int, pieces: tuple[MappedPiece, ...]) -> BlockMapping:

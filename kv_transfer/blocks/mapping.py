@@ -43,9 +43,11 @@ class BlockMapping:
     """What all reads from one layout into another have in common.
 
     Slots of a block are `step_bytes` apart on both sides, and `slot_bytes` of each are read.
-    Without `pieces`, a slot is a whole block of every region. `covers`: all bytes of their
-    blocks are read, each once. `spreads`: we have more ranks than they do. Both are false if on
-    both sides there are ranks that exchange bytes with several ranks of the other side.
+    With `our_step_bytes` they are that far apart on our side, and no slot reaches into the next
+    (state_mapping.py). Without `pieces`, a slot is a whole block of every region. `covers`: all
+    bytes of their blocks are read, each once. `spreads`: we have more ranks than they do. Both
+    are false if on both sides there are ranks that exchange bytes with several ranks of the
+    other side.
     """
 
     their_slots: int = 1
@@ -55,6 +57,12 @@ class BlockMapping:
     pieces: tuple[MappedPiece, ...] = ()
     covers: bool = True
     spreads: bool = False
+    our_step_bytes: int | None = None
+
+    @property
+    def our_step(self) -> int:
+        """How far apart the slots of our blocks are, in bytes."""
+        return self.step_bytes if self.our_step_bytes is None else self.our_step_bytes
 
     @property
     def is_compared(self) -> bool:
@@ -87,9 +95,14 @@ class BlockMapping:
             return False
         return not complete or theirs > ours - self.our_slots
 
-    def runs(self, theirs: Sequence[int], into: Sequence[int], start: int) -> BlockRuns:
-        """Runs from slot `start` on, at most `most_slots`, while both sides have blocks."""
-        end = self.slots(len(theirs), len(into))
+    def runs(
+        self, theirs: Sequence[int], into: Sequence[int], start: int, end: int | None = None
+    ) -> BlockRuns:
+        """Runs from slot `start` on, at most `most_slots`, while both sides have blocks, and
+        before slot `end`, if there is one.
+        """
+        both = self.slots(len(theirs), len(into))
+        end = both if end is None else min(both, end)
         if (most := self.most_slots) is not None:
             end = min(end, start - start % self.their_slots + most)
         there = _slots(theirs, start, end, self.their_slots)
@@ -121,10 +134,10 @@ def map_blocks(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
         return BlockMapping(slot_bytes=sum(ours.block_bytes))
     tokens = min(theirs.block_size, ours.block_size)
     step = tokens * ours.row_bytes
-    pieces = tuple(_joined(_pieces(theirs, ours, step)))
+    pieces = tuple(joined(_pieces(theirs, ours, step)))
     size = sum(piece.size for piece in pieces)
     slots = theirs.block_size // tokens
-    nested = _are_nested(pieces)
+    nested = are_nested(pieces)
     covers = nested and size * slots == sum(theirs.block_bytes) and _are_apart(pieces)
     spreads = nested and ours.tensor_parallel_size > theirs.tensor_parallel_size
     return BlockMapping(slots, ours.block_size // tokens, step, size, pieces, covers, spreads)
@@ -141,7 +154,7 @@ def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[MappedPiece
                 yield MappedPiece(owner, rank, there, _offset(ours, plane, heads, head), size)
 
 
-def _are_nested(pieces: Sequence[MappedPiece]) -> bool:
+def are_nested(pieces: Sequence[MappedPiece]) -> bool:
     """Whether every rank of one side exchanges bytes with only one rank of the other."""
     pairs = {(piece.their_rank, piece.our_rank) for piece in pieces}
     return len(pairs) in (len({one for one, _ in pairs}), len({one for _, one in pairs}))
@@ -166,7 +179,8 @@ def _offset(layout: KvLayout, plane: int, heads: range, head: int) -> int:
     return row * layout.block_size * layout.row_bytes
 
 
-def _joined(pieces: Iterator[MappedPiece]) -> Iterator[MappedPiece]:
+def joined(pieces: Iterator[MappedPiece]) -> Iterator[MappedPiece]:
+    """The same bytes, with pieces merged that are neighbours on both sides."""
     last: MappedPiece | None = None
     for piece in pieces:
         if last and last.precedes(piece):

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from kv_transfer.blocks.checksum_mapping import source_checksum_mapping
-from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.blocks.checksum_mapping import SequenceChecksums, source_checksums
 from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout, can_pull
 from kv_transfer.wire import Hello
 
 Peer = bytes
-ChecksumSpec = tuple[CheckLevel, BlockMapping]
+ChecksumSpec = tuple[CheckLevel, SequenceChecksums]
 """A sink's check level, and what each checksum covers: blocks, or parts of them
 (blocks/checksum_mapping.py).
 """
@@ -35,7 +34,7 @@ class KnownSinks:
             return f"fingerprint is {self.fingerprint} there and {hello.fingerprint} here"
         if reason := can_pull(self.layout, hello.layout):
             return reason
-        mapping = source_checksum_mapping(self.layout, hello.layout)
+        mapping = source_checksums(self.layout, hello.layout)
         self._checksum_specs[peer] = hello.level, mapping
         if len(self._checksum_specs) > self.most:  # sinks that are long gone never say so
             del self._checksum_specs[next(iter(self._checksum_specs))]

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Outcome, Sealed
-from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.blocks.checksum_mapping import WHOLE_SEQUENCE, SequenceChecksums
+from kv_transfer.blocks.mapping import BlockMapping
 from kv_transfer.checking import CheckLevel
 from kv_transfer.ledger.ended_pulls import OfPull
-from kv_transfer.ledger.known_sinks import ChecksumSpec, Peer
+from kv_transfer.ledger.known_sinks import Peer
 from kv_transfer.ledger.state import HandOverState
 from kv_transfer.wire import Leave, Look, News
 
@@ -35,7 +36,8 @@ class KvOffer:
     level: CheckLevel = CheckLevel.OFF
     blocks: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)  # of the first blocks; none at level OFF
-    checksum_mapping: BlockMapping = WHOLE_BLOCKS  # which bytes of a block are checksummed
+    state_checksums: list[int] = field(default_factory=list)  # of slots, once it is sealed
+    checksum_mapping: SequenceChecksums = WHOLE_SEQUENCE  # which bytes are checksummed
     sealed: Sealed | None = None
     sink: Peer | None = None
     former_sinks: set[Peer] = field(default_factory=set)
@@ -64,19 +66,47 @@ class KvOffer:
         """Blocks that the sink may be told about; above level OFF, those with checksums."""
         if not self.level:
             return len(self.blocks)
-        return len(self.checksums) // self.checksum_mapping.our_slots
+        return len(self.checksums) // self.checksum_mapping.kv.our_slots
 
-    def require_checksums(self, level: CheckLevel, mapping: BlockMapping) -> None:
+    @property
+    def next_checksums(self) -> tuple[BlockMapping, int, Sequence[int]]:
+        """Those to be computed: what each covers, the number of the first block, the blocks.
+
+        The blocks of a state are counted again, behind all blocks.
+        """
+        mapping, ready = self.checksum_mapping, self.num_ready
+        if mapping.state is None or ready < len(self.blocks):
+            return mapping.kv, ready, self.blocks[ready:]
+        left = self.states_left
+        return mapping.state, ready + mapping.state_blocks - len(left), left
+
+    @property
+    def states_left(self) -> Sequence[int]:
+        """The blocks of its state whose slots lack checksums, if those need some."""
+        mapping = self.checksum_mapping
+        if mapping.state is None or self.sealed is None or not self.level:
+            return ()
+        done = len(self.state_checksums) // mapping.state.our_slots
+        return self.blocks[-mapping.state_blocks :][done:]
+
+    def require_checksums(self, level: CheckLevel, mapping: SequenceChecksums) -> None:
         """Blocks need checksums of at least this level, by this mapping; others are dropped."""
         if level > self.level or mapping != self.checksum_mapping:
             self.level, self.checksum_mapping = max(level, self.level), mapping
-            self.checksums = []
+            self.checksums, self.state_checksums = [], []
 
-    def add_checksums(self, wish: ChecksumSpec, start: int, sums: Sequence[int]) -> None:
-        """Store checksums of blocks from `start` on, unless the requirement has changed."""
-        if (wish, start) == ((self.level, self.checksum_mapping), self.num_ready):
+    def add_checksums(
+        self, wish: tuple[CheckLevel, BlockMapping], start: int, sums: Sequence[int]
+    ) -> None:
+        """Store `next_checksums` from `start` on, unless the requirement has changed."""
+        seen, first, _ = self.next_checksums
+        if (wish, start) != ((self.level, seen), first):
+            return
+        if start < len(self.blocks):
             self.checksums += sums
-            self.has_news = True
+        else:
+            self.state_checksums += sums
+        self.has_news = True
 
     def is_stale(self, sink: Peer, message: OfPull) -> bool:
         """Whether the sink has begun a later pull than the message's, with the same key."""
@@ -117,9 +147,10 @@ class KvOffer:
         """The blocks that the sink does not know of; from now on they count as known."""
         start, self.num_told, self.has_news = self.num_told, self.num_ready, False
         blocks = tuple(self.blocks[start : self.num_told])
-        each = self.checksum_mapping.our_slots
+        each = self.checksum_mapping.kv.our_slots
         sums = tuple(self.checksums[start * each :])
-        sealed = self.sealed if self.num_told == len(self.blocks) else None
+        is_whole = self.num_told == len(self.blocks) and not self.states_left
+        sealed = self.sealed if is_whole else None
         name = self.ticket_id_beside(self.key)
         facts = self.key, start, blocks, sealed, sums, self.level, name, self.pull
-        return News(*facts, each)
+        return News(*facts, each, tuple(self.state_checksums) if sealed else ())

@@ -14,7 +14,8 @@ from kv_transfer.ledger.offer import KvOffer
 
 @dataclass(frozen=True, slots=True)
 class ChecksumOrder:
-    """Blocks of an offer, from the `start`-th on, whose checksums are to be computed.
+    """Blocks of an offer, from the `start`-th on, whose checksums are to be computed
+    (KvOffer.next_checksums).
 
     `seen`: what each checksum covers, a block or a slot of it (blocks/checksum_mapping.py).
     """
@@ -72,7 +73,7 @@ class OpenOffers:
 
     def note_change(self, offer: KvOffer) -> None:
         """Its blocks, checksums or seal are others than before."""
-        if offer.num_ready < len(offer.blocks):
+        if offer.num_ready < len(offer.blocks) or offer.states_left:
             self._want_checksums[offer.ticket_id] = offer
         else:
             self._want_checksums.pop(offer.ticket_id, None)
@@ -87,16 +88,11 @@ class OpenOffers:
     def missing_checksums(self, most: int) -> list[ChecksumOrder]:
         """Blocks that need checksums: `most` in all, shared out, but at least one per offer."""
         each = max(1, most // max(1, len(self._want_checksums)))
-        return [
-            ChecksumOrder(
-                name,
-                one.level,
-                one.num_ready,
-                one.blocks[one.num_ready :][:each],
-                one.checksum_mapping,
-            )
-            for name, one in self._want_checksums.items()
-        ]
+        found = list[ChecksumOrder]()
+        for name, one in self._want_checksums.items():
+            seen, start, blocks = one.next_checksums
+            found.append(ChecksumOrder(name, one.level, start, blocks[:each], seen))
+        return found
 
     def take_news(self) -> list[KvOffer]:
         """The offers that have news for their sinks, each once. A sink that comes later asks

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived, Outcome, Sealed, TransferStats
 from kv_transfer.blocks.mapping import BlockMapping
-from kv_transfer.blocks.runs import BlockRuns, pair_runs
+from kv_transfer.blocks.runs import BlockRuns
+from kv_transfer.blocks.sequence_mapping import SequenceMapping
 from kv_transfer.checking import CheckLevel, ExpectedChecksum
 from kv_transfer.errors import (
     CorruptKv,
@@ -25,6 +26,9 @@ from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import GIVEN_BACK, Abandon, Confirmed, Leave, Look, News, Settle
+
+PullRead = tuple[BlockMapping, BlockRuns, Sequence[ExpectedChecksum]]
+"""What to read: a mapping, runs of its slots, and the checksum of each slot, or none."""
 
 
 @dataclass(slots=True)
@@ -40,9 +44,12 @@ class Pull:
     theirs: list[int] = field(default_factory=list)  # the source's blocks, in order
     # of each slot of `theirs`, or of none
     checks: list[ExpectedChecksum] = field(default_factory=list)
+    # of each slot of a state that is read in pieces
+    state_checks: list[ExpectedChecksum] = field(default_factory=list)
     level: CheckLevel = CheckLevel.FULL  # the least thorough of the checksums' levels
     skip: int = 0  # blocks of ours that need no read
     ordered: int = 0  # slots (mapping.py) whose read was started, or that need none
+    states_ordered: int = 0  # slots of a state that is read in pieces
     in_flight: int = 0  # reads
     left: bool = False  # to another sink, as its source was told
     sealed: Sealed | None = None
@@ -119,24 +126,28 @@ class Pull:
         known = len(self.theirs) - news.start
         self.theirs += news.blocks[known:]
         self.checks += [(news.level, told) for told in news.sums[known * news.slots :]]
-        if news.blocks:
+        if news.state_sums:
+            self.state_checks = [(news.level, told) for told in news.state_sums]
+        if news.blocks or news.state_sums:
             self.level = min(self.level, news.level)
         self.sealed = news.sealed or self.sealed
         self._follow()
 
-    def block_count_error(self, cut: BlockMapping) -> LayoutMismatch | None:
+    def block_count_error(self, way: SequenceMapping) -> LayoutMismatch | None:
         """The error if the blocks on offer cannot be those that were reserved for."""
         assert self.into is not None
         offered, reserved = len(self.theirs), len(self.into)
-        if cut.agree(offered, reserved, complete=self.sealed is not None):
+        if way.agree(offered, reserved, sealed=self.sealed is not None):
             return None
         return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
 
-    def missing_checksums(self, level: CheckLevel, cut: BlockMapping) -> CorruptKv | None:
+    def missing_checksums(self, level: CheckLevel, way: SequenceMapping) -> CorruptKv | None:
         """The error if its blocks cannot be checked as thoroughly as required."""
         wanted = bool(self.checks) or level is not CheckLevel.OFF
-        needed = len(self.theirs) * cut.their_slots
-        if wanted and (self.level < level or len(self.checks) != needed):
+        needed = len(self.theirs) * way.kv.their_slots
+        states = way.checked_states if self.sealed else 0
+        missing = len(self.checks) != needed or len(self.state_checks) < states
+        if wanted and (self.level < level or missing):
             return CorruptKv(f"{len(self.theirs)} blocks came without the checksums they need")
         return None
 
@@ -148,22 +159,38 @@ class Pull:
             return self.mismatch
         return (OfferWithdrawn if reason == Outcome.WITHDRAWN else LeaseExpired)(reason)
 
-    def take_runs(self, cut: BlockMapping) -> tuple[BlockRuns, Sequence[ExpectedChecksum]]:
-        """The runs that can be read and were not ordered yet, which now count as ordered.
+    def take_read(self, way: SequenceMapping) -> PullRead | None:
+        """What can be read and was not ordered yet, which now counts as ordered.
 
         With one checksum for each slot, or none if the checksums also cover copies of heads
         that are not read. In pieces, no more than a connector lists at a time; the next follows
-        when those have arrived.
+        when those have arrived. A state comes last, when its source has sealed the offer.
         """
+        if not (way.kv.pieces and self.in_flight) and (read := self._take_kv(way)):
+            return read
+        return self._take_state(way) if self.sealed and not self.in_flight else None
+
+    def _take_kv(self, way: SequenceMapping) -> PullRead | None:
         assert self.into is not None
-        if cut.pieces and self.in_flight:
-            return pair_runs((), ()), ()
-        start = max(self.ordered, self.skip * cut.our_slots)
-        runs = cut.runs(self.theirs, self.into, start)
-        count = runs.total
-        self.ordered = start + count
-        self.num_bytes += count * cut.slot_bytes
-        return runs, self.checks[start : self.ordered] if cut.is_compared else []
+        start = max(self.ordered, self.skip * way.kv.our_slots)
+        runs = way.kv_runs(self.theirs, self.into, start)
+        self.ordered = start + runs.total
+        return self._read(way.kv, runs, self.checks[start : self.ordered])
+
+    def _take_state(self, way: SequenceMapping) -> PullRead | None:
+        if way.state is None:
+            return None
+        assert self.into is not None
+        start = self.states_ordered
+        runs = way.state_runs(self.theirs, self.into, start)
+        self.states_ordered = start + runs.total
+        return self._read(way.state, runs, self.state_checks[start : self.states_ordered])
+
+    def _read(
+        self, cut: BlockMapping, runs: BlockRuns, checks: Sequence[ExpectedChecksum]
+    ) -> PullRead | None:
+        self.num_bytes += runs.total * cut.slot_bytes
+        return (cut, runs, checks if cut.is_compared else ()) if runs else None
 
     def read_begins(self, *, now: float) -> None:
         """Count a read that begins."""

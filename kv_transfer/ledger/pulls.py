@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived
-from kv_transfer.blocks.mapping import map_blocks
+from kv_transfer.blocks.sequence_mapping import map_sequences
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
@@ -272,7 +272,7 @@ class PullBook:
         host = self._sources.welcome_of(pull.address, pull.ticket.engine_id)
         if not pull.is_reading or host is None:
             return
-        mapping, level = map_blocks(host.layout, self.hello.layout), self.hello.level
+        mapping, level = map_sequences(host.layout, self.hello.layout), self.hello.level
         if error := pull.block_count_error(mapping) or pull.missing_checksums(level, mapping):
             self._give_up(pull, error, now)
             return

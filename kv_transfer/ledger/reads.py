@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.blocks.sequence_mapping import SequenceMapping
 from kv_transfer.checking import ExpectedChecksum
 from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.pull import Pull
@@ -51,12 +52,12 @@ class ReadBook:
     _num_reads: int = 0
 
     def order(
-        self, pull: Pull, host: Welcome, cut: BlockMapping, *, now: float
+        self, pull: Pull, host: Welcome, way: SequenceMapping, *, now: float
     ) -> ReadOrder | None:
         """One read of all that can be read by now, from the memory of `host`."""
-        runs, checks = pull.take_runs(cut)
-        if not runs:
+        if (read := pull.take_read(way)) is None:
             return None
+        cut, runs, checks = read
         pull.read_begins(now=now)
         self._num_reads += 1
         allowed_s = runs.total * (SLOT_S + BYTE_S * cut.slot_bytes)

@@ -61,6 +61,7 @@ class LocalSource:
     def seal(self, ticket_id: str, sealed: Sealed) -> None:
         """The sink is told at its next Look."""
         self.book.seal(ticket_id, sealed, now=self.clock())
+        self._make_sums()
 
     def withdraw(self, ticket_id: str) -> None:
         """Settle at once."""
@@ -114,10 +115,12 @@ class LocalSource:
 
     def _make_sums(self) -> bool:
         """Compute missing checksums; returns whether there were any."""
-        orders = self.book.missing_checksums(sum(region.num_blocks for region in self.regions))
-        for order in orders:
-            self.book.add_checksums(order, make_checksums(self._sums, order))
-        return bool(orders)
+        most, made = sum(region.num_blocks for region in self.regions), False
+        while orders := self.book.missing_checksums(most):  # those of KV, then of its state
+            for order in orders:
+                self.book.add_checksums(order, make_checksums(self._sums, order))
+            made = True
+        return made
 
     def _wake_up(self) -> None:
         unheard, self._unheard = self._unheard, []

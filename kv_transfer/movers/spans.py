@@ -52,7 +52,7 @@ def slot_layouts(cut: BlockMapping) -> tuple[SlotLayout | None, SlotLayout | Non
     there = tuple((one.their_rank, one.their_offset, one.size) for one in cut.pieces)
     here = tuple((one.our_rank, one.our_offset, one.size) for one in cut.pieces)
     theirs = SlotLayout(cut.their_slots, cut.step_bytes, cut.by_slot, there)
-    return theirs, SlotLayout(cut.our_slots, cut.step_bytes, cut.by_slot, here)
+    return theirs, SlotLayout(cut.our_slots, cut.our_step, cut.by_slot, here)
 
 
 def stretches(

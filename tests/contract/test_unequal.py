@@ -164,7 +164,7 @@ def test_another_layout_is_refused_by_name(make: Maker, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["block_size", "tensor_parallel_size", "state_blocks"])
-def test_states_go_between_equal_layouts_only(name: str) -> None:
+def test_states_that_are_not_described_go_between_equal_layouts_only(name: str) -> None:
     """Otherwise either of these could be another."""
     other = {
         "block_size": layout(4, heads=4),

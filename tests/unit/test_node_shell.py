@@ -203,6 +203,13 @@ def test_a_registration_has_the_load_of_the_moment() -> None:
         "parts": 1,
         "head_dim": 1,
         "state_blocks": 0,
+        "state_layers": 0,
+        "state_key_heads": 0,
+        "state_value_heads": 0,
+        "state_key_width": 0,
+        "state_value_width": 0,
+        "state_taps": 0,
+        "state_layer_bytes": 0,
         "version": 1,
     }
 

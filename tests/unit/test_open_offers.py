@@ -3,7 +3,7 @@
 import pytest
 
 from kv_transfer.api import Sealed
-from kv_transfer.blocks.mapping import WHOLE_BLOCKS
+from kv_transfer.blocks.checksum_mapping import WHOLE_SEQUENCE
 from kv_transfer.checking import CheckLevel
 from kv_transfer.ledger.offer import KvOffer
 from kv_transfer.ledger.open_offers import OpenOffers
@@ -39,7 +39,7 @@ def test_checksums_are_wanted_again_if_others_are_required() -> None:
     one.extend([7])
     offers.note_change(one)
     assert not offers.want_checksums
-    one.require_checksums(CheckLevel.FULL, WHOLE_BLOCKS)
+    one.require_checksums(CheckLevel.FULL, WHOLE_SEQUENCE)
     offers.note_change(one)
     assert offers.want_checksums
 

@@ -9,6 +9,7 @@ from discovery.registry import Registry
 from kv_transfer.layout import KvLayout
 from proxy.routing.layouts import layout_difference
 from tests.fakes.sharded import layout
+from tests.fakes.sharded_states import Net
 
 
 def plain(one: KvLayout) -> Layout:
@@ -35,6 +36,18 @@ def test_tensor_parallel_sizes_that_share_out_the_heads_are_paired(
     )
     assert len(partners) == 1
     assert misfit is None
+
+
+def test_ranks_that_share_out_a_state_are_paired() -> None:
+    """By its key heads, of which there may be fewer than KV heads."""
+    one, two, four = (layout(16, heads=4, ranks=ranks) for ranks in (1, 2, 4))
+    net = Net(key_heads=2)
+    partners, misfit = pair(plain(net.beside(one)), plain(net.beside(two)))
+    assert (len(partners), misfit) == (1, None)
+    partners, misfit = pair(plain(net.beside(one)), plain(net.beside(four)))
+    assert (partners, misfit) == ((), "tensor_parallel_size is 4 here and 1 on p:1")
+    partners, misfit = pair(plain(net.beside(one)), plain(Net(key_heads=4).beside(two)))
+    assert (partners, misfit) == ((), "state_key_heads is 4 here and 2 on p:1")
 
 
 @pytest.mark.parametrize(("prefill", "decode", "fit"), [(16, 32, 1), (32, 16, 1), (24, 16, 0)])

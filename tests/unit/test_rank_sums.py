@@ -7,9 +7,14 @@ from multiprocessing import Pipe
 
 import pytest
 
-from kv_transfer.blocks.checksum_mapping import checksum_parts, source_checksum_mapping
+from kv_transfer.blocks.checksum_mapping import (
+    checksum_parts,
+    source_checksum_mapping,
+    source_checksums,
+)
 from kv_transfer.blocks.checksums import Checksums
 from kv_transfer.blocks.mapping import BlockMapping, MappedPiece, map_blocks
+from kv_transfer.blocks.state_mapping import map_states
 from kv_transfer.checking import STRIDE_BYTES, CheckLevel, ExpectedChecksum
 from kv_transfer.errors import CorruptKv
 from kv_transfer.integrity.checked import expected_checksums, first_mismatch, make_checksums
@@ -21,6 +26,7 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.remote import MoverServer, RankStuck, RemoteMover
 from tests.fakes.mover import FakeMover
 from tests.fakes.sharded import Memory, layout
+from tests.fakes.sharded_states import Net, write_state
 
 BLOCKS, LEVELS = 6, [CheckLevel.SAMPLED, CheckLevel.FULL]
 LARGE, COPIED = {"heads": 4, "row_bytes": 320}, {"heads": 2, "row_bytes": 320}
@@ -197,3 +203,41 @@ def test_a_peer_of_many_ranks_has_each_piece_looked_at_once() -> None:
     parts = checksum_parts(replace(seen, pieces=Pieces(seen.pieces)))
     assert len(parts) == ranks
     assert visits == [len(seen.pieces)]
+
+
+LARGE_NET = Net(key_width=4, value_width=8, aligned=1024)
+STATES = {
+    "to more": (LARGE_NET.beside(layout(4, **LARGE)), LARGE_NET.beside(PAIRS["to one"][0])),
+    "to fewer": (
+        LARGE_NET.beside(layout(4, ranks=4, **LARGE)),
+        LARGE_NET.beside(layout(4, ranks=2, **LARGE)),
+    ),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("pair", STATES)
+def test_what_came_of_a_state_has_the_sums_of_its_source(pair: str, level: CheckLevel) -> None:
+    """Its slots are in blocks that are not where they were."""
+    source, sink = (Memory(kv, BLOCKS) for kv in STATES[pair])
+    seen, way = source_checksums(*STATES[pair]).state, map_states(*STATES[pair])
+    assert seen is not None
+    assert way is not None
+    theirs, ours = [[5, 2, 0, 4][: one.layout.state_blocks] for one in (source, sink)]
+    write_state(source, theirs)
+    write_state(sink, ours)
+    asked = ChecksumOrder("t", level, 0, theirs, seen)
+    whole = make_checksums(BlockChecksums(source.regions), asked)[: LARGE_NET.layers]
+    assert len(set(whole)) == LARGE_NET.layers
+    runs = way.runs(theirs, ours, 0, LARGE_NET.layers)
+    order = ReadOrder(1, ("host", 1), runs, [(level, one) for one in whole], way)
+    with apart(source) as there, apart(sink) as here:
+        assert make_checksums(there, asked)[: LARGE_NET.layers] == whole
+        for sums in (here, BlockChecksums(sink.regions)):
+            assert first_mismatch(sums, expected_checksums(order), way) is None
+        for memory in sink.ranks:
+            memory[ours[0] * sink.layout.block_bytes[0]] ^= 1
+            for sums in (here, BlockChecksums(sink.regions)):
+                found = first_mismatch(sums, expected_checksums(order), way)
+                assert isinstance(found, CorruptKv)
+            memory[ours[0] * sink.layout.block_bytes[0]] ^= 1
