@@ -34,7 +34,7 @@ from engine.settings import LORA_FLAG, EngineConfig
 from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
 from engine.sizing import batch_tokens, limits_of, max_len_of
-from engine.state_settings import settings_for
+from engine.state_settings import info_of, settings_for
 from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
@@ -156,6 +156,7 @@ def _decoder_engine(
         made_of=parts,
         adapters=tuple(one.name for one in source.adapters),
         state_blocks=memory.state_blocks,
+        state=info_of(memory.shape.state, config.tensor_parallel_size),
     )
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler, runner=runner)
     if opened is not None:

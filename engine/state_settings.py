@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from engine.attention.kv_memory import KvShape
+from engine.attention.kv_memory import KvShape, StateShape
 from engine.errors import UnusableCheckpoint, UnusableTier
 from engine.models.choosing import AnyConfig
 from engine.models.config import ModelConfig
@@ -20,6 +20,7 @@ from engine.models.shards import shard_config
 from engine.settings import SPECULATIVE_FLAG, EngineConfig
 from engine.sharding.shard import Shard
 from engine.sizing import STORED_TYPES, batch_tokens
+from engine.state_info import StateInfo
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,22 @@ def settings_for(config: EngineConfig, shape: AnyConfig, dtype: torch.dtype) -> 
 def keeps_state(shape: AnyConfig) -> bool:
     """Whether a model keeps a state beside KV."""
     return isinstance(shape, ModelConfig) and shape.recurrent_layers > 0
+
+
+def info_of(part: StateShape | None, ranks: int) -> StateInfo | None:
+    """What is reported of the whole model's state, from one rank's `part`."""
+    if part is None:
+        return None
+    net = part.net
+    return StateInfo(
+        part.layers,
+        net.key_heads * ranks,
+        net.value_heads * ranks,
+        net.key_width,
+        net.value_width,
+        net.taps,
+        part.layer_bytes,
+    )
 
 
 def _block_size(size: int, kv: KvShape, dtype: torch.dtype) -> int:

@@ -1,7 +1,7 @@
 """The node's registration, which its heartbeats and /server_info carry."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -14,6 +14,7 @@ from node.ipc import EngineReady
 def layout_of(engine: Engine) -> KvLayout:
     """The layout of an engine's KV memory, with one region for each rank."""
     info, regions = engine.info, engine.kv_regions
+    state = {} if info.state is None else asdict(info.state)
     return KvLayout(
         info.kv_dtype,
         info.block_size,
@@ -24,6 +25,7 @@ def layout_of(engine: Engine) -> KvLayout:
         parts=info.kv_parts,
         head_dim=info.head_dim,
         state_blocks=info.state_blocks,
+        **{f"state_{name}": count for name, count in state.items()},
     )
 
 

@@ -37,12 +37,11 @@ them in bfloat16.
 
 Qwen3-Next, Qwen3.5, Granite 4.0-H, Bamba and Nemotron-H keep a state in many of their layers,
 which is handed over with the KV. Prefixes are shared where [the state was
-copied](../decisions/0106-snapshots-of-states.md). They run without drafts, and with several
-ranks if prefill and decode nodes have equally many, which share out the heads of keys (of
-Granite's and Bamba's there is one; [why](../decisions/0105-states-in-kv-blocks.md)). In
-prompts, transformers makes no step of a Nemotron-H smaller than `time_step_min`. pdserve has no
-such limit, like the code that these models were published with; the tests set it to almost
-nothing.
+copied](../decisions/0106-snapshots-of-states.md). They run without drafts. Several ranks share
+out the heads of keys (of Granite's and Bamba's there is one;
+[why](../decisions/0105-states-in-kv-blocks.md)). In prompts, transformers makes no step of a
+Nemotron-H smaller than `time_step_min`. pdserve has no such limit, like the code that these
+models were published with; the tests set it to almost nothing.
 
 Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
 is loaded; a request with an image is refused. Where each token has three positions (m-rope),

@@ -42,13 +42,24 @@ async def test_split_is_unsplit(tiny: Path, connector: str, prefill: int, decode
     assert sizes == {"prefill": prefill, "decode": decode}
 
 
-@pytest.mark.parametrize("connector", ["nixl", "tcp"])
-async def test_each_rank_fetches_its_part_of_a_state(tmp_path: Path, connector: str) -> None:
-    folder = make_checkpoint(tmp_path, "qwen3_next")
-    settings = {"kv_connector": connector, "kv_checksum": "full", "tensor_parallel_size": 2}
-    async with running(folder, **settings) as cluster:
+@pytest.mark.parametrize(
+    ("connector", "prefill", "decode"), [("nixl", 1, 2), ("tcp", 2, 1), ("tcp", 2, 2)]
+)
+async def test_each_rank_fetches_its_part_of_a_state(
+    tmp_path: Path, connector: str, prefill: int, decode: int
+) -> None:
+    settings: dict[str, Any] = {
+        "kv_connector": connector,
+        "tensor_parallel_size": prefill,
+        "decode_tensor_parallel_size": decode,
+        "kv_checksum": "full",
+    }
+    async with running(make_checkpoint(tmp_path, "qwen3_next"), **settings) as cluster:
+        layouts = await cluster.layouts()
         await cluster.split_is_unsplit(PROMPTS, ANSWER)
         await cluster.blocks_come_back()
+    sizes = {role: layout["tensor_parallel_size"] for role, layout in layouts.items()}
+    assert sizes == {"prefill": prefill, "decode": decode}
 
 
 async def test_streams_survive_the_death_of_a_rank(tiny: Path) -> None:

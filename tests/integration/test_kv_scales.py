@@ -21,10 +21,10 @@ from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.draft_heads import headed, make_head_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
+from tests.fakes.fetched import split
 from tests.fakes.kv_scales import KEYS, ROUNDED, SCALES, VALUES, add_scales
 from tests.fakes.packed import CONFIGS, pack
 from tests.fakes.ranks import ranked
-from tests.integration.test_engine_unequal import split
 from tests.integration.test_packed import FAMILIES as PACKED_FAMILIES
 
 FAMILIES = [

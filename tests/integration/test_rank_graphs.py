@@ -20,10 +20,10 @@ from tests.fakes.driver import (
     requests,
     run,
 )
+from tests.fakes.fetched import split
 from tests.fakes.ranks import ranked
 from tests.integration.test_ahead import GRAMMAR, asked
 from tests.integration.test_device_steps import GREEDY, SAMPLINGS, SEEDED, mixed
-from tests.integration.test_engine_unequal import split
 
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 SIZES = [6, 4, 2, 1]  # of graphs, in the order in which they are captured

@@ -15,8 +15,8 @@ from engine.torch_engine import TorchEngine
 from node.identity import layout_of
 from tests.fakes.checkpoints import FAMILY_SHAPE, make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
+from tests.fakes.fetched import split
 from tests.fakes.ranks import ranked
-from tests.integration.test_engine_unequal import split
 
 PROMPTS = [prompt(length) for length in (1, 17, 33, 75)]
 LONGER = [(*tokens, *prompt(21, seed=8)) for tokens in PROMPTS]  # they begin as the others

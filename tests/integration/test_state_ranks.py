@@ -15,8 +15,6 @@ from engine.ranks.opening import refuse_ranks
 from engine.request import Sampling
 from engine.settings import EngineConfig
 from engine.state_settings import settings_for
-from kv_transfer.layout import can_pull
-from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import hand_over, load, prompt, requests, run
 from tests.fakes.ranks import ranked
@@ -41,8 +39,6 @@ def test_each_rank_hands_over_its_part_of_a_state(deltas: Path) -> None:
         for region in (*source.kv_regions, *sink.kv_regions):
             ctypes.memset(region.at(0), NOT_A_NUMBER, region.block_bytes * region.num_blocks)
         assert hand_over(source, sink, asked) == run(load(deltas), asked)
-        theirs, ours = layout_of(source), layout_of(load(deltas, **settings))
-        assert can_pull(theirs, ours) == "tensor_parallel_size is 2 there and 1 here"
 
 
 @pytest.mark.parametrize(

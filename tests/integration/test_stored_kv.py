@@ -20,9 +20,9 @@ from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import GREEDY, assert_idle, load, prompt, requests, run
+from tests.fakes.fetched import split
 from tests.fakes.ranks import ranked
 from tests.integration.test_engine_logprobs import ask
-from tests.integration.test_engine_unequal import split
 
 FAMILIES = ["llama", "gemma3_text", "gpt_oss", "deepseek_v3"]
 PROMPTS = [prompt(length) for length in (1, 15, 16, 33, 75)]
