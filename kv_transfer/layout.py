@@ -1,6 +1,7 @@
 """The layout of a node's KV, and which layouts can be read. Torch-free; sent on the wire."""
 
 from collections.abc import Sequence
+from math import gcd
 from typing import Annotated
 
 import msgspec
@@ -8,6 +9,7 @@ from msgspec import Meta
 
 VERSION = 1
 MOST_RANKS = 256  # of layouts that differ: the transfer thread lists the pieces of every rank
+MOST_SLOTS = 64  # of a block, where neither block size divides the other: likewise
 MOST = 1 << 48  # limit of any count: products of several stay manageable integers
 
 Count = Annotated[int, Meta(ge=1, le=MOST)]
@@ -113,8 +115,9 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     """The first field that prevents one layout from reading the other; None if they are
     compatible.
 
-    Block sizes fit if one divides the other; ranks fit if heads divide evenly among them, and
-    there are at most MOST_RANKS.
+    Block sizes fit if one divides the other, or, as a state's size decides on them, if there
+    are at most MOST_SLOTS parts that divide both; ranks fit if heads divide evenly among them,
+    and there are at most MOST_RANKS.
     """
     if are_alike(theirs, ours):
         return None
@@ -122,8 +125,7 @@ def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
     for name in names:
         if getattr(theirs, name) != getattr(ours, name):
             return _told(name, theirs, ours)
-    small, large = sorted((theirs.block_size, ours.block_size))
-    if large % small:
+    if not _divide_blocks(theirs, ours):
         return _told("block_size", theirs, ours)
     many = _have_many_ranks(theirs, ours)
     if many or not (_shares_out(theirs) and _shares_out(ours)):
@@ -166,6 +168,12 @@ def _told(name: str, theirs: KvLayout, ours: KvLayout) -> Difference:
 
 def _have_many_ranks(theirs: KvLayout, ours: KvLayout) -> bool:
     return max(theirs.tensor_parallel_size, ours.tensor_parallel_size) > MOST_RANKS
+
+
+def _divide_blocks(theirs: KvLayout, ours: KvLayout) -> bool:
+    small, large = sorted((theirs.block_size, ours.block_size))
+    slots = large // gcd(small, large)
+    return large % small == 0 or (ours.state_layers > 0 and slots <= MOST_SLOTS)
 
 
 def _shares_out(layout: KvLayout) -> bool:

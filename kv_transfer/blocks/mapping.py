@@ -1,7 +1,8 @@
 """How blocks of one layout are read into blocks of another. Pure arithmetic, in slots.
 
-A slot holds as many tokens as a block of the side with the smaller blocks. If the layouts are
-equal, slots are blocks and each is one contiguous range. Otherwise what the two sides have in
+A slot holds as many tokens as divide the blocks of both sides: nearly always a block of the
+side with the smaller ones. If the layouts are equal, slots are blocks and each is one
+contiguous range. Otherwise what the two sides have in
 common of a slot consists of pieces: one for each layer, part and head, merged where they are
 contiguous on both sides.
 
@@ -12,6 +13,7 @@ contiguous on both sides.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import gcd
 
 from kv_transfer.blocks.runs import BlockRuns, pair_runs
 from kv_transfer.layout import KvLayout
@@ -132,7 +134,7 @@ def map_blocks(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
     )
     if alike:
         return BlockMapping(slot_bytes=sum(ours.block_bytes))
-    tokens = min(theirs.block_size, ours.block_size)
+    tokens = gcd(theirs.block_size, ours.block_size)
     step = tokens * ours.row_bytes
     pieces = tuple(joined(_pieces(theirs, ours, step)))
     size = sum(piece.size for piece in pieces)

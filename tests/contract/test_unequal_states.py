@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import lcm
 
 import pytest
 from msgspec.structs import replace
@@ -36,6 +37,9 @@ CASES = {
     "blocks twice as large": (with_state(8), with_state(16)),
     "blocks half as large": (with_state(32), with_state(8)),
     "larger blocks on more ranks": (with_state(8), with_state(32, 4)),
+    "blocks that do not divide": (with_state(24), with_state(16)),
+    "blocks that do not divide on more ranks": (with_state(24, 2), with_state(16, 4)),
+    "blocks that do not divide on fewer ranks": (with_state(12, 2), with_state(20)),
     "neither has all of a rank": (
         with_state(16, 2, heads=6, net=SIX),
         with_state(16, 3, heads=6, net=SIX),
@@ -101,13 +105,12 @@ def test_kv_and_state_land_where_they_belong(make: Maker, case: str, *, at_once:
     theirs, ours = CASES[case]
     assert can_pull(theirs, ours) is None
     source, sink = Memory(theirs, BLOCKS), Memory(ours, BLOCKS)
-    slot = min(theirs.block_size, ours.block_size)
     kept = ours.least_layer_bytes * ours.state_layers * ours.tensor_parallel_size
     with make(source, sink) as pair:
         for tokens in (49, 32, 17, 1):
             moved = check(pair, source, sink, tokens, at_once=at_once)
-            rows = -(-tokens // slot) * slot * sum(ours.block_bytes) // ours.block_size
-            assert moved == rows + kept
+            read = min(-(-tokens // kv.block_size) * kv.block_size for kv in (theirs, ours))
+            assert moved == read * sum(ours.block_bytes) // ours.block_size + kept
 
 
 def test_a_peer_that_does_not_describe_its_state_fits_its_like(make: Maker) -> None:
@@ -130,10 +133,14 @@ def test_a_peer_that_does_not_describe_its_state_fits_its_like(make: Maker) -> N
 
 
 class Turning(SpoilingMover):
-    """A place is one in our first region; it is turned when the state has been read."""
+    """A place is one in our first region; it is turned when the state has been read, or when
+    KV has.
+    """
+
+    in_state = True
 
     def _turn(self, order: ReadOrder, place: int, bit: int) -> None:
-        if order.cut.our_step_bytes is None:
+        if self.in_state is (order.cut.our_step_bytes is None):
             self.turns.append((place, bit))
             return
         address = self.regions[0].address + place
@@ -178,6 +185,27 @@ def test_a_turned_bit_of_a_state_is_caught(case: str) -> None:
         assert hand_over(pair, blocks, into, at_once=True).error is None
 
 
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.startswith("blocks that do not divide")]
+)
+def test_a_turned_bit_of_kv_is_caught(case: str) -> None:
+    """Of a prompt that fills the blocks of both sides."""
+    source, sink = (Memory(one, BLOCKS) for one in CASES[case])
+    tokens = lcm(*(one.layout.block_size for one in (source, sink)))
+    blocks, theirs = blocks_of(source.layout, tokens, 7)
+    into, ours = blocks_of(sink.layout, tokens, 5)
+    source.write(blocks[:theirs], range(tokens))
+    size = sink.layout.block_bytes[0]
+    with checked(source, sink, CheckLevel.FULL) as (pair, link):
+        link.in_state = False
+        for block in into[:ours]:
+            for place in range(0, size, 41):
+                link.turns = [(block * size + place, place % 8)]
+                arrived = hand_over(pair, blocks, into, at_once=True)
+                assert isinstance(arrived.error, CorruptKv)
+        assert hand_over(pair, blocks, into, at_once=True).error is None
+
+
 OTHERS = {
     "state_layers": replace(NET.beside(layout(16, heads=4)), state_layers=4),
     "state_key_heads": with_state(16, net=Net(key_heads=8)),
@@ -187,7 +215,7 @@ OTHERS = {
     "state_taps": with_state(16, net=Net(taps=1)),
     "state_layer_bytes": replace(with_state(16), state_layer_bytes=4),
     "state_blocks": replace(with_state(16), state_blocks=9),
-    "block_size": with_state(24),
+    "block_size": with_state(67),
     "tensor_parallel_size": with_state(16, 4, net=Net(key_heads=2)),
 }
 

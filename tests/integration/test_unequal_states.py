@@ -41,6 +41,8 @@ CASES = {
     "Mamba-2 to fewer ranks": Case("nemotron_h", (2, 1)),
     "to larger blocks": Case("qwen3_5_text", sizes=(16, 64)),
     "to smaller blocks": Case("granitemoehybrid", sizes=(64, 16)),
+    "to blocks that do not divide": Case("qwen3_5_text", sizes=(24, 16)),
+    "and on fewer ranks": Case("qwen3_next", (2, 1), (20, 32)),
     "to larger blocks on more ranks": Case("qwen3_5_text", (1, 2), (16, 32)),
 }
 

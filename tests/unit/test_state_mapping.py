@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import gcd
 
 import pytest
 from hypothesis import given
@@ -100,6 +101,31 @@ def test_blocks_are_read_as_kv_only_if_they_cannot_be_a_state() -> None:
     assert runs(way.kv_runs(told[:1], into, 0)) == [(4, 16, 1)]
     assert runs(way.kv_runs(told[:3], into, 0)) == [(4, 16, 1)]
     assert runs(way.kv_runs(told, into, 0)) == [(4, 16, 2)]
+
+
+@given(
+    tokens=st.integers(1, 300),
+    sizes=st.tuples(*[st.sampled_from([3, 4, 6, 8, 12, 16])] * 2),
+    states=st.integers(1, 9),
+)
+def test_no_block_of_a_state_is_ever_read_as_kv(
+    tokens: int, sizes: tuple[int, int], states: int
+) -> None:
+    """However many blocks are on offer, and whatever the sizes are."""
+    there, here = (-(-tokens // size) for size in sizes)
+    small = gcd(*sizes)
+    kv = BlockMapping(sizes[0] // small, sizes[1] // small, 4, 4)
+    way = SequenceMapping(kv, kv, states, 2, 5)
+    blocks, into = range(100, 100 + there + states), range(here + 2)
+    for offered in range(len(blocks) + 1):
+        assert way.agree(offered, len(into), sealed=False)
+        found = way.kv_runs(blocks[:offered], into, 0)
+        if found:
+            read = max(run.theirs + run.count for run in found)
+            assert read <= (100 + there) * kv.their_slots
+    assert way.agree(len(blocks), len(into), sealed=True)
+    found = way.kv_runs(blocks, into, 0)
+    assert found.total == min(there * kv.their_slots, here * kv.our_slots)
 
 
 def test_with_equal_blocks_no_kv_waits() -> None:
