@@ -73,5 +73,8 @@ def test_split_is_one_engine(tmp_path: Path, name: str) -> None:
         assert layout_of(source) != layout_of(sink)
         assert can_pull(layout_of(source), layout_of(sink)) is None
         assert split(source, sink, asked) == (0, expected)
+        known, again = split(source, sink, asked)
+        assert known > 0, "KV that is still there; states are read again"
+        assert again == expected
         assert_idle(source)
         assert_idle(sink)
