@@ -36,12 +36,19 @@ GLM-4 were trained in bfloat16, and their values are known to exceed the range o
 them in bfloat16.
 
 Qwen3-Next, Qwen3.5, Granite 4.0-H, Bamba and Nemotron-H keep a state in many of their layers,
-which is handed over with the KV. Prefixes are shared where [the state was
-copied](../decisions/0106-snapshots-of-states.md). They run without drafts. Several ranks share
-out the heads of keys (of Granite's and Bamba's there is one;
-[why](../decisions/0105-states-in-kv-blocks.md)). In prompts, transformers makes no step of a
+and Falcon-H1 in all of them, beside attention. It is handed over with the KV. Prefixes are shared
+where [the state was copied](../decisions/0106-snapshots-of-states.md). They run without drafts.
+Several ranks share out the heads of keys (of Granite's, Bamba's and some of Falcon-H1's there is
+one; [why](../decisions/0105-states-in-kv-blocks.md)). In prompts, transformers makes no step of a
 Nemotron-H smaller than `time_step_min`. pdserve has no such limit, like the code that these
 models were published with; the tests set it to almost nothing.
+
+Most of Falcon-H1's multipliers become part of the weights when they are read: a weight is
+multiplied in float32 and rounded once, of a quantized one only the scales change, and adapters
+are multiplied alike. transformers rounds what it multiplies instead, so in half precision both
+have errors of the same size, but not the same ones. Embeddings and logits are multiplied when
+they are made, and the multiplier of keys is part of the scale of scores. A norm before the
+gates (`mamba_norm_before_gate` with `mamba_rms_norm`) is refused.
 
 Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
 is loaded; a request with an image is refused. Where each token has three positions (m-rope),

@@ -41,6 +41,18 @@ class File(Tensors, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class RenamedTensor:
+    """One tensor of a file, under another name."""
+
+    file: Tensors
+    name: str
+
+    def get_tensor(self, name: str) -> Tensor:
+        """See Tensors."""
+        return self.file.get_tensor(self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorStore:
     """All tensors by name, and their total size in bytes."""
 

@@ -11,7 +11,7 @@ Hugging Face cache does, is safe.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from rich.progress import Progress
@@ -30,37 +30,33 @@ from engine.checkpoints.packing import Packing
 from engine.checkpoints.progress import loading_progress
 from engine.checkpoints.stacked import unstack
 from engine.checkpoints.storage import ExpertStack, LinearFactory
-from engine.checkpoints.store import File, Tensors, TensorStore
+from engine.checkpoints.store import File, RenamedTensor, Tensors, TensorStore
 from engine.checkpoints.text_names import WRAPPED
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
-from engine.kernels.weights import Weight, concat_outputs, reordered, same_input_order
+from engine.kernels.weights import (
+    Weight,
+    concat_outputs,
+    multiplied,
+    reordered,
+    same_input_order,
+)
 from engine.lora.stacking import AdapterStacker
 from engine.sharding.group import RankGroup
 
 WEIGHT = ".weight"
 MAPPED_BYTES = 1 << 20
 
-
 Parts = Callable[[Mapping[str, File]], Mapping[str, Tensors]]
 """Picks, from all tensors, this rank's parts of them (engine/models/shards.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Renamed:
-    """One tensor of a file, under another name."""
-
-    file: Tensors
-    name: str
-
-    def get_tensor(self, name: str) -> Tensor:
-        """See Tensors."""
-        return self.file.get_tensor(self.name)
-
-
 @dataclass(slots=True)
 class WeightLoader:
-    """All tensors of a checkpoint by name; each is taken once, and none may be left over."""
+    """All tensors of a checkpoint by name; each is taken once, and none may be left over.
+
+    `factors`: what packed products are multiplied by, all outputs or each, by their names.
+    """
 
     files: dict[str, Tensors]
     dtype: torch.dtype
@@ -71,6 +67,7 @@ class WeightLoader:
     packing: Packing | None = None
     group: RankGroup | None = None
     adapters: AdapterStacker | None = None
+    factors: dict[str, float | Tensor] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         """Whether the tensor exists and has not been taken yet."""
@@ -87,7 +84,7 @@ class WeightLoader:
 
         A quantized weight is dequantized to float32.
         """
-        if self._packs(at := name.removesuffix(WEIGHT)) and at != name:
+        if self.packs(at := name.removesuffix(WEIGHT)) and at != name:
             return self._read_packed(at, *shape).whole(0)
         return self._read(name, *shape)
 
@@ -139,7 +136,7 @@ class WeightLoader:
         bias: bool,
         order: Tensor | None,
     ) -> Linear:
-        if all(self._packs(f"{at}{name}") for name in parts):
+        if all(self.packs(f"{at}{name}") for name in parts):
             return self._fuse_packed(at, parts, inputs, bias=bias, order=order)
         if len(parts) == 1 and order is None:
             ((name, outputs),) = parts.items()
@@ -173,7 +170,8 @@ class WeightLoader:
         marks = MARKS[self.packing.layout] if self.packing is not None else ()
         return next((one for one in marks if f"{at}.{one}" in self), None)
 
-    def _packs(self, at: str) -> bool:
+    def packs(self, at: str) -> bool:
+        """Whether the layer `at` is stored quantized."""
         return self._mark(at) is not None
 
     def _read_packed(self, at: str, outputs: int, inputs: int) -> Weight:
@@ -184,8 +182,9 @@ class WeightLoader:
             for name in STATIC:
                 self.drop(self.stored(f"{at}.{name}"))
         ranks = 1 if self.group is None else self.group.shard.size
-        sizes = outputs, inputs
-        return read_packed(self.packing, self._read_placed, at, mark, sizes, ranks)
+        sizes, factor = (outputs, inputs), self.factors.get(at)
+        weight = read_packed(self.packing, self._read_placed, at, mark, sizes, ranks)
+        return weight if factor is None else multiplied(weight, factor)
 
     def _read_placed(self, name: str, *shape: int | None) -> Tensor:
         return self._read(name, *shape).to(self.device)
@@ -249,7 +248,7 @@ class WeightLoader:
         kept = dict[str, Tensors]()
         for name, file in self.files.items():
             if (ours := name_of(name)) is not None:
-                kept[ours] = file if ours == name else _Renamed(file, name)
+                kept[ours] = file if ours == name else RenamedTensor(file, name)
         self.files = kept
 
     def drop_all(self, at: str) -> None:

@@ -63,6 +63,9 @@ class Kernels(Protocol):
     def sigmoid_gated(self, rows: Tensor, gates: Tensor) -> Tensor:
         """rows * sigmoid(gates), [tokens, size] each; there may be gaps between tokens."""
 
+    def added(self, rows: Tensor, others: Tensor) -> Tensor:
+        """rows + others, [tokens, size] each."""
+
     def squared_relu(self, rows: Tensor) -> Tensor:
         """max(x, 0)^2 of each number (So et al. 2021), [rows, size] to the same."""
 

@@ -159,6 +159,14 @@ def reordered(weight: Weight, order: Tensor) -> Weight:
     return replace(weight, **moved)
 
 
+def multiplied(weight: Weight, factor: float | Tensor) -> Weight:
+    """A quantized weight times a number, or times one for each output: [outputs] float32."""
+    assert not isinstance(weight, PlainWeight), "has no scales"
+    if isinstance(factor, Tensor):
+        factor = factor.to(weight.scales.device)
+    return replace(weight, scales=weight.scales.float() * factor)
+
+
 def _joined(weights: Sequence[Weight], dims: Mapping[str, int]) -> Weight:
     if len(weights) == 1:
         return weights[0]

@@ -16,6 +16,7 @@ from engine.models.expert_config import (
     ExpertConfig,
     LatentConfig,
     MambaConfig,
+    Multipliers,
     RecurrentConfig,
 )
 from engine.models.families import FAMILIES, LIST
@@ -36,9 +37,9 @@ Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that differ between layers.
 
-    `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts;
-    `recurrent`: it keeps a state in place of attention, and has no KV. Layers of some families
-    have either attention (or what is in its place) or an MLP. Keys and values in KV
+    `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts.
+    It mixes tokens by attention, and has KV; or it is `recurrent`, and keeps a state; or both,
+    side by side; layers of some families do neither, or have no MLP. Keys and values in KV
     memory are `key_scale` and `value_scale` times smaller than they were in training
     (engine/models/kv_scales.py).
     """
@@ -53,9 +54,9 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
     value_scale: float = 1.0
 
     @property
-    def has_kv(self) -> bool:
-        """Whether it has keys and values."""
-        return self.has_attention and not self.recurrent
+    def mixes(self) -> bool:
+        """Whether its tokens know of others."""
+        return self.has_attention or self.recurrent
 
 
 class NormNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +95,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     that reads what goes into the layers `draft_inputs`. With `latent`,
     attention is over latents, whose rotated part is `head_dim` wide. `gated_attention`: what
     heads read is multiplied by gates, whose weights are in `q_proj`, behind each head's query.
-    `delta` or `mamba` has the sizes of recurrent layers. `packing` says how the checkpoint
-    stores quantized weights, if it does.
+    `delta` or `mamba` has the sizes of recurrent layers. `multipliers` are of products.
+    `packing` says how the checkpoint stores quantized weights, if it does.
     """
 
     vocab_size: Size
@@ -133,6 +134,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     gated_attention: bool = False
     delta: DeltaConfig | None = None
     mamba: MambaConfig | None = None
+    multipliers: Multipliers | None = None
     prediction_layers: int = 0
     draft_head: bool = False
     draft_inputs: tuple[int, ...] = ()
@@ -158,7 +160,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_layers(self) -> int:
         """The layers that have KV: the draft head's is behind the others."""
-        return sum(layer.has_kv for layer in self.layers) + self.draft_head
+        return sum(layer.has_attention for layer in self.layers) + self.draft_head
 
     @property
     def recurrence(self) -> RecurrentConfig | None:
@@ -167,7 +169,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recurrent_layers(self) -> int:
-        """The layers that have a state in place of KV."""
+        """The layers that have a state, beside KV or in its place."""
         return sum(layer.recurrent for layer in self.layers)
 
     @property
@@ -224,10 +226,8 @@ def _refuse_what_we_cannot(raw: Mapping[str, Any], family: Family) -> None:
 def _refuse_activation(name: str) -> None:
     known = get_args(Activation)
     if name not in known:
-        these = ", ".join(known)
-        raise UnsupportedArchitecture(
-            f"config.json: hidden_act {name} is not supported; these are: {these}"
-        )
+        why = f"hidden_act {name} is not supported; these are: {', '.join(known)}"
+        raise UnsupportedArchitecture(f"config.json: {why}")
 
 
 def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,8 +252,9 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "window": None,
         "rotated": [True] * layers,
         "sparse": [False] * layers,
-        "has_attention": [True] * layers,
+        "mixes": [True] * layers,
         "has_mlp": [True] * layers,
+        "side_by_side": False,
         "rope_interleaved": False,
         "partial_rotary": False,
     }
@@ -265,7 +266,7 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         fields.pop(key)
         for key in ("layer_types", "window", "rotated", "sparse", "rope_interleaved")
     )
-    parts = fields.pop("has_attention"), fields.pop("has_mlp")
+    parts, both = (fields.pop("mixes"), fields.pop("has_mlp")), fields.pop("side_by_side")
     ropes, whole = read_ropes(raw, fields["head_dim"]), fields["head_dim"]
     if not fields.pop("partial_rotary") and any(
         rope["rotary_dim"] != whole for rope in ropes.values()
@@ -279,8 +280,8 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         said = f"{len(kinds)} layer_types, {len(rotated)} of no_rope_layers"
         raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
     if len(sparse) != raw["num_hidden_layers"]:
-        said = f"{len(sparse)} mlp_layer_types"
-        raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
+        said = raw["num_hidden_layers"]
+        raise ValueError(f"{len(sparse)} mlp_layer_types for {said} layers")
     layers = [
         {
             "window": window if kind == SLIDING else None,
@@ -288,11 +289,11 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
             if turned and kind != LINEAR
             else None,
             "sparse": has_experts,
-            "recurrent": kind == LINEAR,
-            "has_attention": attends,
+            "recurrent": mixes and (both or kind == LINEAR),
+            "has_attention": mixes and kind != LINEAR,
             "has_mlp": thinks,
         }
-        for kind, turned, has_experts, attends, thinks in zip(
+        for kind, turned, has_experts, mixes, thinks in zip(
             kinds, rotated, sparse, *parts, strict=True
         )
     ]

@@ -38,7 +38,9 @@ NUMBERS = frozenset(
         *("linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim"),
         *("linear_key_head_dim", "linear_value_head_dim", "full_attention_interval"),
         *("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_expand"),
-        *("shared_intermediate_size", "attn_rotary_emb"),
+        *("shared_intermediate_size", "attn_rotary_emb", "mamba_d_ssm"),
+        *("attention_in_multiplier", "attention_out_multiplier", "key_multiplier"),
+        *("ssm_in_multiplier", "ssm_out_multiplier", "lm_head_multiplier"),
         *("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
     }
 )
@@ -49,7 +51,9 @@ FILE_KEYS = {
     "num_kv_heads": ("num_key_value_heads",),
     "intermediate_size": ("intermediate_size", "shared_intermediate_size"),
     "head_dim": ("head_dim", "qk_rope_head_dim"),
-    "attention_scale": ("query_pre_attn_scalar", "attention_multiplier"),
+    "attention_scale": ("query_pre_attn_scalar", "attention_multiplier", "key_multiplier"),
+    "embedding_scale": ("embedding_multiplier",),
+    "logits_scale": ("logits_scaling", "lm_head_multiplier"),
     "rope_theta": ("rope_theta", "rope_local_base_freq"),
     "norm_eps": ("rms_norm_eps", "layer_norm_epsilon"),
     "max_positions": ("max_position_embeddings",),

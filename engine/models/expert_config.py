@@ -94,10 +94,27 @@ class DeltaConfig(RecurrentConfig, frozen=True, kw_only=True):
 
 class MambaConfig(RecurrentConfig, frozen=True, kw_only=True):
     """Of Mamba-2 layers (engine/models/mamba.py); biases of the convolution, and of the
-    products around it.
+    products before and behind it; whether what was read is normed.
 
     Queries and keys are what the paper calls C and B, and key heads its groups.
     """
 
     convolution_bias: bool = True
     bias: bool = False
+    output_bias: bool = False
+    norm: bool = True
+
+
+class Multipliers(msgspec.Struct, frozen=True, kw_only=True):
+    """What products' inputs or outputs are multiplied by (engine/models/multipliers.py).
+
+    `ssm_multipliers` are of a Mamba-2 layer's gates, values, keys, queries and rates, and
+    `mlp_multipliers` of an MLP's gates and of its output.
+    """
+
+    attention_in_multiplier: float
+    attention_out_multiplier: float
+    ssm_in_multiplier: float
+    ssm_out_multiplier: float
+    ssm_multipliers: tuple[float, float, float, float, float]
+    mlp_multipliers: tuple[float, float]

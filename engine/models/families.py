@@ -1,6 +1,7 @@
 """All the families we serve, by the `model_type` of their configs. Torch-free."""
 
 from engine.models.dense_families import DENSE
+from engine.models.falcon_families import FALCONS
 from engine.models.family import Family
 from engine.models.hybrid_families import HYBRIDS
 from engine.models.mamba_families import MAMBAS
@@ -14,6 +15,7 @@ FAMILIES: dict[str, Family] = {
     **HYBRIDS,
     **MAMBAS,
     **MIXERS,
+    **FALCONS,
     **SEEING,
 }
 LIST = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())

@@ -25,11 +25,13 @@ class Family:
     `differs` returns the fields of ModelConfig that differ from what _common of
     engine/models/config.py reads, and some from which layers are made: `layer_types` and
     `window` (see `windows`), `rotated`, whether each layer has a rope, `rope_interleaved` of
-    all ropes, and `partial_rotary`, whether configs may ask for it. `unsaid` has the defaults
-    of keys that configs leave out. `today` converts old spellings to today's. `neutral` names
-    keys that we do not implement, with their values that have no effect; any other value is
-    refused. `stem` is the prefix of the names of models with another head, or none, if it is
-    not the prefix of `architecture`; published configs may `also` name the architecture so.
+    all ropes, `partial_rotary`, whether configs may ask for it, `mixes` and `has_mlp`, whether
+    each layer has such parts, and `side_by_side`, whether layers keep a state beside attention.
+    `unsaid` has the defaults of keys that configs leave out. `today` converts old spellings to
+    today's. `neutral` names keys that we do not implement, with their values that have no
+    effect; any other value is refused. `stem` is the prefix of the names of models with another
+    head, or none, if it is not the prefix of `architecture`; published configs may `also` name
+    the architecture so.
     """
 
     architecture: str

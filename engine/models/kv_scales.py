@@ -14,43 +14,21 @@ what is stored changes (docs/decisions/0103-scales-of-kv-in-fp8.md).
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from dataclasses import replace as with_fields
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import torch
 from msgspec.structs import replace
-from torch import Tensor
 
-from engine.checkpoints.store import Tensors
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.errors import UnusableCheckpoint
-from engine.lora.adapter import LoraAdapter
 from engine.models.config import ModelConfig
+from engine.models.factors import Factor, Factors, multiply
 
 log = logging.getLogger(__name__)
 KEY_NAMES = ("k_scale", "attn.k_scale", "k_proj.k_scale", "k_proj.output_scale", "kv_scale")
 VALUE_NAMES = ("v_scale", "attn.v_scale", "v_proj.v_scale", "v_proj.output_scale", "kv_scale")
-PACKED_SCALES = ("weight_scale_inv", "weight_scale", "scales")
-"""The tensors that scale a product which is stored in 8 or 4 bits."""
 EXACT = (torch.float32, torch.bfloat16)
 LEAST, MOST = 2.0**-64, 2.0**64
-Factors: TypeAlias = Mapping[str, float]
-"""What products are multiplied by, by name: powers of two, and 1 for the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledTensor:
-    """A file whose tensor is multiplied by a power of two."""
-
-    file: Tensors
-    factor: float
-
-    def get_tensor(self, name: str) -> Tensor:
-        """The tensor, in a type in which that is exact."""
-        tensor = self.file.get_tensor(name)
-        return (tensor if tensor.dtype in EXACT else tensor.float()) * self.factor
 
 
 def folds_kv_scales(config: ModelConfig, dtype: torch.dtype) -> bool:
@@ -69,14 +47,15 @@ def fold_kv_scales(loader: WeightLoader, config: ModelConfig) -> tuple[ModelConf
     products were multiplied by. Raises UnusableCheckpoint for a scale out of all bounds.
     """
     taken = [_take_scales(loader, _at(index)) for index in range(config.num_layers)]
-    factors = dict[str, float]()
+    factors = dict[str, Factor]()
     for index, (key, value) in enumerate(taken):
         at = _at(index)
-        if config.qk_norm is None:
-            factors[f"{at}k_proj"] = 1 / key
-        factors |= {f"{at}v_proj": 1 / value, f"{at}o_proj": value}
-    for product, factor in factors.items():
-        _multiply(loader, product, factor)
+        if key != 1 and config.qk_norm is None:
+            factors[f"{at}k_proj"] = Factor(1 / key, 1 / key)
+        if value != 1:
+            factors[f"{at}v_proj"] = Factor(1 / value, 1 / value)
+            factors[f"{at}o_proj"] = Factor(value, bias=1)
+    multiply(loader, factors)
     plans = zip(config.layers, taken, strict=True)
     scaled = [replace(one, key_scale=key, value_scale=value) for one, (key, value) in plans]
     config = replace(config, layers=tuple(scaled))
@@ -115,24 +94,3 @@ def _scale(loader: WeightLoader, at: str, names: Sequence[str]) -> float:
                 raise UnusableCheckpoint(f"tensor {found}: a scale of {scale}")
             return float(2.0 ** math.ceil(math.log2(scale)))
     return 1.0
-
-
-def _multiply(loader: WeightLoader, product: str, factor: float) -> None:
-    """Multiply a product's weight, and its bias, unless it is added behind attention."""
-    names = [one for end in PACKED_SCALES if (one := f"{product}.{end}") in loader]
-    names = names or [f"{product}.weight"]
-    if not product.endswith("o_proj"):
-        names.append(f"{product}.bias")
-    for name in names:
-        if factor != 1 and name in loader:
-            stored = loader.stored(name)
-            loader.files[stored] = ScaledTensor(loader.files[stored], factor)
-
-
-def scaled_adapter(adapter: LoraAdapter, factors: Factors) -> LoraAdapter:
-    """The adapter, of a model whose products were multiplied by `factors`."""
-    scaled = {
-        name: with_fields(one, scale=one.scale * factors.get(name, 1.0))
-        for name, one in adapter.factors.items()
-    }
-    return with_fields(adapter, factors=scaled)

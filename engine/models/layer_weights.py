@@ -1,6 +1,7 @@
 """The tensors of one layer: its attention and its norms; its MLP is in mlp_weights.py."""
 
 from dataclasses import replace
+from operator import add
 
 import torch
 from msgspec.structs import replace as with_fields
@@ -24,6 +25,7 @@ from engine.models.mlp import GatedMlp, UngatedMlp
 from engine.models.mlp_weights import fused_gates, read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order
+from engine.models.side_by_side import SideBySide
 from engine.models.tensor_parallel import ParallelAttention, ParallelMlp, ParallelNorm
 
 
@@ -62,7 +64,7 @@ def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
 def _norms_of(config: ModelConfig, index: int) -> NormNames:
     """The names of a layer's norms: around each part that it has."""
     plan, names = config.layers[index], config.norms
-    if not plan.has_attention:
+    if not plan.mixes:
         names = with_fields(names, attention=None, attention_output=None)
     if not plan.has_mlp:
         names = with_fields(names, mlp=None, mlp_output=None)
@@ -74,19 +76,29 @@ def _read_parts(
 ) -> tuple[Attention | None, Mlp | None]:
     """The attention and the MLP of the layer under `at`, if it has them."""
     plan, attention, mlp = config.layers[index], None, None
-    if plan.has_attention:
-        attention = _read_either_attention(loader, config, index, at)
+    if plan.mixes:
+        attention = _read_mixing(loader, config, index, at)
     if plan.has_mlp:
         mlp = read_mlp(loader, config, index)
     return attention, mlp
 
 
-def _read_either_attention(
+def _read_mixing(loader: WeightLoader, config: ModelConfig, index: int, at: str) -> Attention:
+    """The attention of the layer under `at`, or what it has instead or beside it."""
+    plan = config.layers[index]
+    if not plan.recurrent:
+        return read_attention(loader, config, index, f"{at}self_attn.")
+    recurrent = _read_recurrent(loader, config, index, at)
+    if not plan.has_attention:
+        return recurrent
+    attention = read_attention(loader, config, index, f"{at}self_attn.")
+    added = add if loader.kernels is None else loader.kernels.added
+    return SideBySide(attention, recurrent, added)
+
+
+def _read_recurrent(
     loader: WeightLoader, config: ModelConfig, index: int, at: str
 ) -> Attention:
-    """The attention of the layer under `at`, or what it has instead."""
-    if not config.layers[index].recurrent:
-        return read_attention(loader, config, index, f"{at}self_attn.")
     before = sum(layer.recurrent for layer in config.layers[:index])
     if config.mamba is not None:
         return read_mamba(loader, config, config.mamba, before, f"{at}mamba.")
@@ -119,6 +131,9 @@ def _rounding_for(
     loader: WeightLoader, part: Attention | Mlp | None
 ) -> QuantizedOutputKernels | DualOutputNorms | None:
     """The kernels that quantize a part's input; with whole rows as well if it has a router."""
+    if isinstance(part, SideBySide):
+        one, other = (_rounding_for(loader, each) for each in (part.attention, part.recurrent))
+        return one if one == other else None
     if not isinstance(part, SparseMlp):
         return loader.quantized_kernels_for(_only_product(part))
     experts = part.experts
@@ -164,7 +179,7 @@ def read_attention(
     scale = config.attention_scale * plan.key_scale
     sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
     return GroupedAttention(
-        sum(layer.has_kv for layer in config.layers[:index]),
+        sum(layer.has_attention for layer in config.layers[:index]),
         heads,
         kv_heads,
         loader.fuse(at, parts, inputs or hidden, bias=config.qkv_bias, order=rows),

@@ -1,4 +1,4 @@
-"""A Mamba-2 layer in place of attention: a state of fixed size in place of keys and values.
+"""A Mamba-2 layer in place of attention, or beside it: a state of fixed size.
 
 What is between its products is described in engine/kernels/mamba.py.
 """
@@ -41,7 +41,7 @@ def read_mamba(
 ) -> Mamba:
     """Read the Mamba-2 layer whose tensors are under `at`; `index` as in Mamba."""
     shape, hidden, exact = recurrent_shape(mamba), config.hidden_size, torch.float32
-    heads, channels, bias = shape.value_heads, shape.channels, mamba.bias
+    heads, channels = shape.value_heads, shape.channels
     order, mixing = _orders(shape)
     placed = mixing.to(loader.device)
     convolution = loader.take(f"{at}conv1d.weight", channels, 1, shape.taps + 1)
@@ -55,15 +55,15 @@ def read_mamba(
         -loader.take(f"{at}A_log", heads, dtype=exact).exp(),
         loader.take(f"{at}dt_bias", heads, dtype=exact),
         loader.take(f"{at}D", heads, dtype=exact),
-        loader.take(f"{at}norm.weight", shape.values),
+        loader.take(f"{at}norm.weight", shape.values) if mamba.norm else None,
         shape.key_heads,
         config.norm_eps,
     )
     return Mamba(
         index,
-        loader.fuse(at, {"in_proj": len(order)}, hidden, bias=bias, order=order),
+        loader.fuse(at, {"in_proj": len(order)}, hidden, bias=mamba.bias, order=order),
         weights,
-        loader.fuse(at, {"out_proj": hidden}, shape.values, bias=bias),
+        loader.fuse(at, {"out_proj": hidden}, shape.values, bias=mamba.output_bias),
     )
 
 

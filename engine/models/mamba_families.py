@@ -11,17 +11,21 @@ from engine.models.family import FULL, LINEAR, Family, Raw, llama, routing
 
 TODAY = {"attention": FULL, "mamba": LINEAR}
 AUTO = "auto"  # as wide as heads have to be
-ROTARY = "partial_rotary_factor"
+ROTARY, INNER = "partial_rotary_factor", "mamba_d_ssm"
 
 
-def _mamba(raw: Raw) -> dict[str, Any]:
-    """The sizes: heads and their width have to make `mamba_expand` times the hidden size."""
+def mamba_sizes(raw: Raw) -> dict[str, Any]:
+    """The sizes: heads and their width have to make `mamba_expand` times the hidden size, or
+    `mamba_d_ssm`, if the family has that.
+    """
     _check_types(raw)
     heads, groups, width = (raw[f"mamba_{one}"] for one in ("n_heads", "n_groups", "d_head"))
     inner = raw["mamba_expand"] * raw["hidden_size"]
+    wanted = f"mamba_expand {raw['mamba_expand']} times hidden_size {raw['hidden_size']}"
+    if (said := raw.get(INNER)) is not None:
+        inner, wanted = said, f"{INNER} {said}"
     width = inner // heads if width == AUTO else width
     if heads * width != inner:
-        wanted = f"mamba_expand {raw['mamba_expand']} times hidden_size {raw['hidden_size']}"
         raise ValueError(f"mamba_n_heads {heads} of mamba_d_head {width} are not {wanted}")
     if heads % groups:
         raise ValueError(f"mamba_n_heads {heads} over mamba_n_groups {groups}")
@@ -33,6 +37,7 @@ def _mamba(raw: Raw) -> dict[str, Any]:
         "kernel": raw["mamba_d_conv"],
         "convolution_bias": raw["mamba_conv_bias"],
         "bias": raw["mamba_proj_bias"],
+        "output_bias": raw["mamba_proj_bias"],
     }
 
 
@@ -54,7 +59,7 @@ def _check_types(raw: Raw) -> None:
 def _granite_hybrid(raw: Raw) -> dict[str, Any]:
     """Granite's scales; experts beside an MLP that every token goes through, or that alone."""
     layers, wide = raw["num_hidden_layers"], raw["shared_intermediate_size"]
-    mamba = _mamba(raw)
+    mamba = mamba_sizes(raw)
     given, experts = raw.get("layer_types") or [LINEAR] * layers, None
     if raw["num_local_experts"]:
         experts = {
@@ -82,7 +87,7 @@ def _granite_hybrid(raw: Raw) -> dict[str, Any]:
 
 
 def _bamba(raw: Raw) -> dict[str, Any]:
-    mamba, layers = _mamba(raw), range(raw["num_hidden_layers"])
+    mamba, layers = mamba_sizes(raw), range(raw["num_hidden_layers"])
     attending = raw.get("attn_layer_indices") or ()
     _refuse_rotary(raw)
     return {
@@ -112,7 +117,7 @@ def _refuse_rotary(raw: Raw) -> None:
         raise ValueError(f"attn_rotary_emb {said} is not half of {width}")
 
 
-_UNSAID = {
+UNSAID = {
     "attention_bias": False,
     "mamba_conv_bias": True,
     "mamba_d_conv": 4,
@@ -124,7 +129,7 @@ _UNSAID = {
     "mamba_proj_bias": False,
 }
 _GRANITE_UNSAID = {
-    **_UNSAID,
+    **UNSAID,
     "attention_multiplier": 1.0,
     "embedding_multiplier": 1.0,
     "logits_scaling": 1.0,
@@ -135,7 +140,7 @@ _GRANITE_UNSAID = {
     "shared_intermediate_size": 1024,
 }
 _BAMBA_UNSAID = {
-    **_UNSAID,
+    **UNSAID,
     "max_position_embeddings": 262_144,
     "num_key_value_heads": 8,
     "rms_norm_eps": 1e-5,
@@ -146,12 +151,12 @@ UNLIMITED: Sequence[object] = (
     [0.0, inf],
     [0.0, {"__float__": "Infinity"}],
 )
-_NEUTRAL: Mapping[str, Sequence[object]] = {
+NEUTRAL: Mapping[str, Sequence[object]] = {
     "hidden_act": (None, "silu"),  # the convolution's as well
     "time_step_limit": UNLIMITED,
 }
 _GRANITE_NEUTRAL = {
-    **_NEUTRAL,
+    **NEUTRAL,
     "normalization_function": (None, "rmsnorm"),
     "position_embedding_type": (None, "nope", "rope"),
 }
@@ -163,5 +168,5 @@ MAMBAS = {
         _GRANITE_UNSAID,
         neutral=_GRANITE_NEUTRAL,
     ),
-    "bamba": Family("BambaForCausalLM", _bamba, _BAMBA_UNSAID, _bamba_today, _NEUTRAL),
+    "bamba": Family("BambaForCausalLM", _bamba, _BAMBA_UNSAID, _bamba_today, NEUTRAL),
 }

@@ -31,7 +31,7 @@ def _nemotron_h(raw: Raw) -> dict[str, Any]:
         "layer_types": [FULL if kind in (MLP, MOE) else kind for kind in kinds],
         "rotated": [False] * len(kinds),
         "sparse": [kind == MOE for kind in kinds],
-        "has_attention": [not mlp for mlp in thinks],
+        "mixes": [not mlp for mlp in thinks],
         "has_mlp": thinks,
         "unused_names": ("mtp.",),
     }
@@ -49,6 +49,7 @@ def _mamba(raw: Raw) -> dict[str, Any]:
         "kernel": raw["conv_kernel"],
         "convolution_bias": raw["use_conv_bias"],
         "bias": raw["use_bias"],
+        "output_bias": raw["use_bias"],
     }
 
 

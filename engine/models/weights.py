@@ -19,10 +19,12 @@ from engine.lora.stacking import AdapterStacker
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.draft_head import LayerInputs
+from engine.models.factors import multiply, scaled_adapter
 from engine.models.family import classifies, sees
-from engine.models.kv_scales import fold_kv_scales, folds_kv_scales, scaled_adapter
+from engine.models.kv_scales import fold_kv_scales, folds_kv_scales
 from engine.models.layer_weights import read_layer, read_norm
 from engine.models.mixer_names import mixer_name
+from engine.models.multipliers import product_factors
 from engine.models.prediction_weights import read_prediction_head
 from engine.models.rope import query_scales, rope_table
 from engine.models.shards import shard_adapter, shard_config, shard_tensors
@@ -61,6 +63,8 @@ def load_decoder(
         if place.kv_scales and folds_kv_scales(config, place.dtype):
             config, factors = fold_kv_scales(loader, config)
             adapters = [scaled_adapter(one, factors) for one in adapters]
+        multiply(loader, multiplied := product_factors(config))
+        adapters = [scaled_adapter(one, multiplied) for one in adapters]
         if adapters:
             active = ActiveAdapters(len(adapters))
             ranks = 1 if group is None else group.shard.size

@@ -50,6 +50,22 @@ GRANITE_HYBRID = {
     "num_experts_per_tok": 2,
     "shared_intermediate_size": 40,
 }
+FALCON_H1 = {
+    **MAMBA,
+    "num_hidden_layers": 3,
+    "mamba_d_ssm": 64,
+    "mamba_d_state": 16,
+    "mamba_expand": 3,  # counts where there is no mamba_d_ssm
+    "key_multiplier": 0.7,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.6,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.9,
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.8,
+    "ssm_multipliers": [0.6, 1.5, 0.8, 1.3, 1.1],
+    "mlp_multipliers": [0.9, 0.7],
+}
 HYBRID_SHAPE: dict[str, dict[str, Any]] = {
     "qwen3_next": HYBRID_MIXTURE,
     "qwen3_5_text": HYBRID,
@@ -58,6 +74,7 @@ HYBRID_SHAPE: dict[str, dict[str, Any]] = {
     "qwen3_5_moe": HYBRID_MIXTURE,
     "granitemoehybrid": GRANITE_HYBRID,
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "falcon_h1": FALCON_H1,
 }
 _VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
 HYBRID_VISION: dict[str, dict[str, Any]] = {

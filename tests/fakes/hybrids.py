@@ -84,4 +84,23 @@ _MAMBA_CASES = [
     Case("biases, tied", "bamba", {**EVERY_BIAS, **TIED, "mlp_bias": True}),
     Case("no bias of the convolution", "bamba", NO_BIAS),
 ]
-HYBRID_CASES = [*_CASES, *_MAMBA_CASES]
+MULTIPLIED = [name for name in FAMILY_SHAPE["falcon_h1"] if "multiplier" in name]
+EVERY_FALCON_BIAS = {**EVERY_BIAS, "projectors_bias": True, "mlp_bias": True}
+OUTWARD_BIAS = {"projectors_bias": True}
+NORMED = {"mamba_rms_norm": True, "mamba_norm_before_gate": False}
+LARGE_FALCON = {"mamba_d_state": 20, "mamba_d_ssm": 96}
+_FALCON_CASES = [
+    Case("multipliers unsaid", "falcon_h1", edits=dict.fromkeys(MULTIPLIED)),
+    Case("what is read is normed", "falcon_h1", NORMED, block_size=5),
+    Case("what is read is normed, one group", "falcon_h1", {**NORMED, "mamba_n_groups": 1}),
+    Case("a group for each head", "falcon_h1", {"mamba_n_groups": 4}, block_size=7),
+    Case("as wide as mamba_expand says", "falcon_h1", {"mamba_d_ssm": None}),
+    Case("states larger than a block", "falcon_h1", LARGE_FALCON, block_size=5),
+    Case("convolution over two tokens", "falcon_h1", {"mamba_d_conv": 2}),
+    Case("biases, tied", "falcon_h1", {**EVERY_FALCON_BIAS, **NORMED, **TIED}),
+    Case("a bias behind states only", "falcon_h1", OUTWARD_BIAS),
+    Case("no bias of the convolution", "falcon_h1", NO_BIAS, {"mamba_d_head": "auto"}),
+    Case("rope of old", "falcon_h1", edits={"rope_parameters": None, "rope_theta": 1000.0}),
+    Case("yarn, wide heads", "falcon_h1", {**rope(**TYPED_YARN), "head_dim": 16}),
+]
+HYBRID_CASES = [*_CASES, *_MAMBA_CASES, *_FALCON_CASES]

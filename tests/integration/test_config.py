@@ -91,11 +91,11 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     turned = getattr(theirs, "no_rope_layers", None) or [rotates] * len(kinds)
     if theirs.model_type in ("exaone4", "exaone_moe") and span is not None:
         turned = [kind == "sliding_attention" for kind in kinds]
-    states = [layer.recurrent for layer in ours.layers]
-    assert states == [kind == "linear_attention" for kind in kinds]
+    for layer, kind in zip(ours.layers, kinds, strict=True):
+        assert layer.recurrent == (kind in ("linear_attention", "hybrid"))
     assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
-        theta if rotated and not state else None
-        for theta, rotated, state in zip(thetas, turned, states, strict=True)
+        theta if rotated and kind != "linear_attention" else None
+        for theta, rotated, kind in zip(thetas, turned, kinds, strict=True)
     ]
 
 

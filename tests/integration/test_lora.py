@@ -35,6 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"target_modules": "all-linear"},
     "qwen3_next": {"target_modules": [*ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"]},
     "bamba": {"target_modules": "all-linear"},
+    "falcon_h1": {"target_modules": [*ATTENTION, "gate_proj", *UNGATED, "in_proj"]},
     "granitemoehybrid": {"target_modules": [*ATTENTION, *STATES, "input_linear"]},
     "nemotron_h": {"target_modules": [*ATTENTION, *UNGATED, "in_proj"]},  # PEFT wants no more
     "granite": {},
@@ -48,7 +49,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "minimax_m2": {"target_modules": ATTENTION},
     "deepseek_v3": {"target_modules": ["q_b_proj", "o_proj"]},
 }
-MAMBAS = ["granitemoehybrid", "nemotron_h"]
+MAMBAS = ["granitemoehybrid", "nemotron_h", "falcon_h1"]
 RANKED = ["llama", "phi3", "qwen2_moe", "deepseek_v3", "qwen3_5_text", "qwen3_next", *MAMBAS]
 SCALES: dict[str, dict[str, Any]] = {
     "alpha over the root of the rank": {"use_rslora": True, "r": 9},

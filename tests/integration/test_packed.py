@@ -49,6 +49,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "qwen3_5_text": STATES,
     "bamba": MAMBA,
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 192},
     "granitemoehybrid": {**MAMBA, "shared_intermediate_size": 64},
     "nemotron_h": {
         **SHAPE,

@@ -102,6 +102,16 @@ def test_squares_of_what_is_positive(
     torch.testing.assert_close(ours, squared_relu(odd), equal_nan=True)
 
 
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [5, 688])
+def test_sums(kernels: CpuKernels, size: int, dtype: torch.dtype, tokens: int) -> None:
+    rows, others = (3 * torch.randn(2, tokens, 2 * size)).to(dtype)[..., :size]
+    ours, calls = kernels.record(partial(kernels.added, rows, others))
+    assert torch.equal(ours, rows + others)
+    assert not isinstance(calls, str), "can be replayed"
+
+
 @pytest.mark.parametrize("name", GATES)
 def test_gates_of_what_is_hardly_a_number(kernels: CpuKernels, name: str) -> None:
     gate = torch.tensor(

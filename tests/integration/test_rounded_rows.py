@@ -61,6 +61,7 @@ EACH = {
     "minimax_m2": [*SPARSE, *SPARSE],
     "bamba": DENSE * 4,
     "granitemoehybrid": [*DENSE[:2], *SHARED] * 4,
+    "falcon_h1": [*DENSE[:2], *DENSE] * 3,
 }
 
 

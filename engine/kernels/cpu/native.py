@@ -29,7 +29,7 @@ from engine.kernels.weights import Fp8Weight, Int4Weight
 
 log = logging.getLogger(__name__)
 GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
-SIGMOID, RELU = 2, 3
+SIGMOID, RELU, SUM = 2, 3, 4
 
 
 class CpuKernels:
@@ -181,6 +181,10 @@ class CpuKernels:
         """See Kernels."""
         return self._gated(gates, rows, SIGMOID)
 
+    def added(self, rows: Tensor, others: Tensor) -> Tensor:
+        """See Kernels."""
+        return self._gated(rows, others, SUM)
+
     def squared_relu(self, rows: Tensor) -> Tensor:
         """See Kernels: each number is its own gate."""
         return self._gated(rows, rows, RELU)
@@ -189,17 +193,10 @@ class CpuKernels:
         assert gates.dtype is ups.dtype, "computed in one dtype"
         assert gates.stride(1) == ups.stride(1) == 1, "a row's lie together"
         outputs = ups.new_empty(ups.shape)
-        self._gate.call(
-            gates.data_ptr(),
-            ups.data_ptr(),
-            outputs.data_ptr(),
-            *ups.shape,
-            gates.stride(0),
-            ups.stride(0),
-            activation,
-            FORMATS[ups.dtype],
-            torch.get_num_threads(),
-        )
+        addresses = (one.data_ptr() for one in (gates, ups, outputs))
+        strides = gates.stride(0), ups.stride(0)
+        how = activation, FORMATS[ups.dtype], torch.get_num_threads()
+        self._gate.call(*addresses, *ups.shape, *strides, *how)
         return outputs
 
     def turn_and_write(

@@ -127,6 +127,10 @@ class TritonKernels(TorchKernels):
         """See Kernels, in plain torch yet."""
         return sigmoid_gated(rows, gates)
 
+    def added(self, rows: Tensor, others: Tensor) -> Tensor:
+        """See Kernels, in plain torch."""
+        return rows + others
+
     def squared_relu(self, rows: Tensor) -> Tensor:
         """See Kernels, likewise."""
         return squared_relu(rows)

@@ -126,6 +126,10 @@ class TorchKernels:
         """See Kernels."""
         return sigmoid_gated(rows, gates)
 
+    def added(self, rows: Tensor, others: Tensor) -> Tensor:
+        """See Kernels, in plain torch."""
+        return rows + others
+
     def squared_relu(self, rows: Tensor) -> Tensor:
         """See Kernels."""
         return squared_relu(rows)

@@ -87,7 +87,7 @@ Floats gelu_tanh(Floats x) {
     return x * 0.5f * (1.0f + tanh(inner));
 }
 
-// Rows of a gate and an up, each `size` long: activate(gate) * up.
+// Rows of a gate and an up, each `size` long: activate(gate) * up, or for SUM their sum.
 // Strides are between rows.
 struct Gate {
     const void *gates, *ups;
@@ -95,7 +95,7 @@ struct Gate {
     int64_t rows, size, gates_stride, ups_stride, activation, threads;
 };
 
-enum { SILU = 0, GELU_TANH = 1, SIGMOID = 2, RELU = 3 };
+enum { SILU = 0, GELU_TANH = 1, SIGMOID = 2, RELU = 3, SUM = 4 };
 
 template <class Format>
 void gate(const Gate& of) {
@@ -115,7 +115,8 @@ void gate(const Gate& of) {
                   : of.activation == GELU_TANH ? gelu_tanh(one)
                   : of.activation == SIGMOID   ? 1.0f / (1.0f + exp(-one))
                                                : one;
-            write_up_to<Format>(to + at, one * other, left);
+            write_up_to<Format>(to + at, of.activation == SUM ? one + other : one * other,
+                                left);
         }
     }
 }
