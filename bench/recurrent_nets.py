@@ -1,11 +1,11 @@
 """`python -m bench.recurrent_nets`: layers that keep a state, on a CPU, beside floor and twin.
 
-The sizes are those of published models: a gated delta net, and Mamba-2 with one key head, with
-several, and without a norm. A decode step is one token of each sequence, through several
-layers, as in a model: states are not in a cache when a layer comes to them. The kernel, plain
-torch, and torch's copy of as many bytes as states have take turns in one process; medians of a
-layer's time are printed. The copy is a decode step's floor: states are read and written once. A
-chunk of a prompt computes, and has none.
+The sizes are those of published models: a gated delta net, Mamba-2 with one key head, with
+several, and without a norm, and a gated short convolution. A decode step is one token of each
+sequence, through several layers, as in a model: states are not in a cache when a layer comes to
+them. The kernel, plain torch, and torch's copy of as many bytes as states have take turns in
+one process; medians of a layer's time are printed. The copy is a decode step's floor: states
+are read and written once. A chunk of a prompt computes, and has none.
 
 `python -m bench.recurrent_nets granite` measures one of NETS alone.
 """
@@ -25,6 +25,7 @@ from engine.kernels.cpu.native import open_kernels
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import RecurrentInputs, RecurrentShape, RecurrentWeights
+from engine.kernels.short_convolution import ConvolutionWeights
 
 LAYERS, RUNS, SEQUENCES, CHUNK = 12, 9, (1, 8), 512
 DTYPE = torch.bfloat16
@@ -72,11 +73,18 @@ def mamba(net: RecurrentShape, norm_groups: int | None) -> Net:
     return Net(weights, heads)
 
 
+def convolution(channels: int) -> Net:
+    """A gated short convolution over three tokens."""
+    net = RecurrentShape(channels, channels, 0, 1, 2)
+    return Net(ConvolutionWeights(net, torch.randn(channels, 3), None), channels)
+
+
 NETS: dict[str, Callable[[], Net]] = {
     "qwen3-next": lambda: delta_net(RecurrentShape(16, 32, 128, 128, 3)),
     "nemotron": lambda: mamba(RecurrentShape(8, 64, 128, 64, 3), 8),  # 3 Nano
     "granite": lambda: mamba(RecurrentShape(1, 128, 128, 64, 3), 1),  # 4.0-H Small
     "falcon": lambda: mamba(RecurrentShape(2, 32, 256, 128, 3), None),  # H1
+    "lfm2": lambda: convolution(2048),  # 1.2B
 }
 
 
@@ -112,11 +120,13 @@ def measure(net: Net, layers: int, sequences: int, length: int) -> Medians:
     kernel, twin = SpanRecurrence(memory.kernels, *batch), SpanRecurrence(None, *batch)
     mixed = torch.randn(sequences * length, sizes.channels + sizes.values).to(DTYPE)
     inputs = RecurrentInputs(mixed, torch.randn(len(mixed), net.rates).to(DTYPE))
-    target = torch.empty_like(memory.states(0).memory)
+    target = torch.empty(sequences, sizes.numbers)
+    numbers = memory.bytes_of_blocks.view(torch.float32)
+    each = state.layer_bytes // torch.float32.itemsize
     work: list[Callable[[int], Tensor]] = [
         lambda layer: kernel.recurrence(memory.states(layer), weights, inputs),
         lambda layer: twin.recurrence(memory.states(layer), weights, inputs),
-        lambda layer: target.copy_(memory.states(layer).memory),
+        lambda layer: target.copy_(numbers[:, layer * each : layer * each + sizes.numbers]),
     ]
     times = [[_seconds(one, layers) for one in work] for _ in range(RUNS)]
     return Medians(*(sorted(each)[RUNS // 2] for each in zip(*times, strict=True)))

@@ -35,13 +35,14 @@ Tests with random weights do not cover the value range of a published model. Gem
 GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run
 them in bfloat16.
 
-Qwen3-Next, Qwen3.5, Granite 4.0-H, Bamba and Nemotron-H keep a state in many of their layers,
-and Falcon-H1 in all of them, beside attention. It is handed over with the KV. Prefixes are shared
-where [the state was copied](../decisions/0106-snapshots-of-states.md). They run without drafts.
-Several ranks share out the heads of keys (of Granite's, Bamba's and some of Falcon-H1's there is
-one; [why](../decisions/0105-states-in-kv-blocks.md)). In prompts, transformers makes no step of a
-Nemotron-H smaller than `time_step_min`. pdserve has no such limit, like the code that these
-models were published with; the tests set it to almost nothing.
+Qwen3-Next, Qwen3.5, Granite 4.0-H, Bamba, Nemotron-H and LFM2 keep a state in many of their
+layers, and Falcon-H1 in all of them, beside attention. It is handed over with the KV. Prefixes
+are shared where [the state was copied](../decisions/0106-snapshots-of-states.md). They run
+without drafts. Several ranks share out the heads of keys (of Granite's, Bamba's and some of
+Falcon-H1's there is one; [why](../decisions/0105-states-in-kv-blocks.md)), or the channels of
+LFM2's convolutions. In prompts, transformers makes no step of a Nemotron-H smaller than
+`time_step_min`. pdserve has no such limit, like the code that these models were published with;
+the tests set it to almost nothing.
 
 Most of Falcon-H1's multipliers become part of the weights when they are read: a weight is
 multiplied in float32 and rounded once, of a quantized one only the scales change, and adapters

@@ -16,9 +16,17 @@ from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.cpu.recurrent import RecurrentNets
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.mamba import MambaWeights
-from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentWeights, convolve
+from engine.kernels.recurrent import (
+    LayerStates,
+    RecurrentInputs,
+    RecurrentWeights,
+    convolve,
+    entering,
+)
+from engine.kernels.short_convolution import ConvolutionWeights
 
 TOKENS_AT_ONCE = 64
+COMPILED = DeltaWeights | MambaWeights | ConvolutionWeights
 
 
 class SpanRecurrence:
@@ -44,7 +52,7 @@ class SpanRecurrence:
         self, states: LayerStates, weights: RecurrentWeights, inputs: RecurrentInputs
     ) -> Tensor:
         """See Batch in engine/attention/batch.py."""
-        if self._compiled is not None and isinstance(weights, DeltaWeights | MambaWeights):
+        if self._compiled is not None and isinstance(weights, COMPILED):
             return self._compiled.recurrence(states, weights, inputs)
         first, parts = len(self._singles), list[Tensor]()
         if first:
@@ -64,11 +72,11 @@ class SpanRecurrence:
         goes_on = torch.tensor([one.start > 0 for one in self._singles], device=device)
         before = states.inputs[blocks].where(goes_on[:, None, None], 0)
         memory = states.memory[blocks].where(goes_on[:, None, None, None], 0)
-        new = inputs.mixed[:, None, : weights.shape.channels]
+        new = entering(weights, inputs)[:, None]
         heads = weights.heads(convolve(weights, before, new)[:, 0], inputs.rates)
         read, memory = weights.step(heads, memory)
         states.memory[blocks] = memory
-        states.inputs[blocks] = torch.cat((before[:, 1:], new.float()), 1)
+        states.inputs[blocks] = torch.cat((before[:, 1:], new), 1)
         return read
 
 
@@ -84,7 +92,7 @@ def _through(
     before, memory = states.inputs[block], states.memory[block]
     if not span.start:
         before, memory = torch.zeros_like(before), torch.zeros_like(memory)
-    new = inputs.mixed[:, : weights.shape.channels]
+    new = entering(weights, inputs)
     heads = weights.heads(convolve(weights, before, new), inputs.rates)
     parts = list[Tensor]()
     for first in range(0, span.length, TOKENS_AT_ONCE):
@@ -92,7 +100,7 @@ def _through(
         read, memory = weights.chunk(some, memory)
         parts.append(read)
     states.memory[block] = memory
-    states.inputs[block] = torch.cat((before, new.float()))[span.length :]
+    states.inputs[block] = torch.cat((before, new))[span.length :]
     return torch.cat(parts)
 
 

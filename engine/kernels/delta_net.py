@@ -35,6 +35,7 @@ class DeltaWeights:
     offset: Tensor  # [value_heads] float32
     norm: Tensor  # [value_width], float32 or the model's dtype
     eps: float
+    gated_inputs: bool = field(init=False, default=False)
     by_tap: Tensor = field(init=False)
     bias: None = field(init=False, default=None)
 

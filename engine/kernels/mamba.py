@@ -33,6 +33,7 @@ class MambaWeights:
     norm: Tensor | None  # [values], float32 or the model's dtype
     norm_groups: int  # of as many channels each, which are normed by themselves
     eps: float
+    gated_inputs: bool = field(init=False, default=False)
     by_tap: Tensor = field(init=False)
 
     def __post_init__(self) -> None:

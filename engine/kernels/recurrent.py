@@ -5,6 +5,8 @@ fades it, writes k times something of v to it, and reads S^T q. Queries, keys an
 outputs of a causal convolution over each channel, and silu. Value heads share queries and keys
 in groups, as in grouped-query attention. What was read is normed and multiplied by silu of a
 gate. The nets differ in what they write: engine/kernels/delta_net.py, engine/kernels/mamba.py.
+A third one (engine/kernels/short_convolution.py) keeps nothing but the convolution's inputs,
+and has gates in place of silu.
 """
 
 from dataclasses import dataclass
@@ -97,6 +99,12 @@ class RecurrentWeights(Protocol):
     def bias(self) -> Tensor | None:
         """The convolution's, [channels] float32."""
 
+    @property
+    def gated_inputs(self) -> bool:
+        """Whether rates [.., channels] are gates of what enters the convolution, which has no
+        silu behind it then.
+        """
+
     def heads(self, convolved: Tensor, rates: Tensor) -> Heads:
         """Cut [.., channels] and [.., rates of the net] into heads."""
 
@@ -116,12 +124,21 @@ class RecurrentWeights(Protocol):
         """
 
 
+def entering(weights: RecurrentWeights, inputs: RecurrentInputs) -> Tensor:
+    """What enters the convolution: [tokens, channels] float32."""
+    numbers = inputs.mixed[:, : weights.shape.channels].float()
+    return numbers * inputs.rates.float() if weights.gated_inputs else numbers
+
+
 def convolve(weights: RecurrentWeights, before: Tensor, inputs: Tensor) -> Tensor:
-    """[.., taps, channels] and [.., tokens, channels] to the latter, behind silu; float32."""
-    whole = torch.cat((before, inputs.float()), -2)
+    """[.., taps, channels] and [.., tokens, channels] to the latter, behind silu if the net
+    has one; all in float32.
+    """
+    whole = torch.cat((before, inputs), -2)
     windows = whole.unfold(-2, weights.shape.taps + 1, 1)  # [.., tokens, channels, taps + 1]
     total = (windows * weights.by_tap.T).sum(-1)
-    return F.silu(total if weights.bias is None else total + weights.bias)
+    total = total if weights.bias is None else total + weights.bias
+    return total if weights.gated_inputs else F.silu(total)
 
 
 def grouped(shape: RecurrentShape, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ from engine.checkpoints.packing import Packing, read_packing
 from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
 from engine.models.config_numbers import refused_number, wrong_number
 from engine.models.expert_config import (
+    ConvolutionConfig,
     DeltaConfig,
     ExpertConfig,
     LatentConfig,
@@ -30,6 +31,7 @@ from engine.models.rope_config import (
     max_positions,
     read_ropes,
 )
+from engine.models.tensor_names import AttentionNames, MlpNames, NormNames
 
 Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 
@@ -59,26 +61,6 @@ class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.has_attention or self.recurrent
 
 
-class NormNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint's names for a layer's norms, before and after each part, and for the norm
-    behind the last layer.
-    """
-
-    attention: str | None = "input_layernorm"
-    attention_output: str | None = None
-    mlp: str | None = "post_attention_layernorm"
-    mlp_output: str | None = None
-    last: str = "norm"
-
-
-class MlpNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint's names for a dense MLP and its products; gates and ups may be one."""
-
-    block: str = "mlp"
-    inward: tuple[str, ...] = ("gate_proj", "up_proj")
-    outward: str = "down_proj"
-
-
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One decoder.
 
@@ -95,8 +77,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     that reads what goes into the layers `draft_inputs`. With `latent`,
     attention is over latents, whose rotated part is `head_dim` wide. `gated_attention`: what
     heads read is multiplied by gates, whose weights are in `q_proj`, behind each head's query.
-    `delta` or `mamba` has the sizes of recurrent layers. `multipliers` are of products.
-    `packing` says how the checkpoint stores quantized weights, if it does.
+    `delta`, `mamba` or `convolution` has the sizes of recurrent layers. `multipliers` are of
+    products. `packing` says how the checkpoint stores quantized weights, if it does.
     """
 
     vocab_size: Size
@@ -118,6 +100,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     mixer_names: bool = False
     fused_qkv: bool = False
     norms: NormNames = NormNames()
+    attention_names: AttentionNames = AttentionNames()
     mlp_names: MlpNames = MlpNames()
     norm_adds_one: bool = False
     qk_norm: Literal["head", "all"] | None = None
@@ -135,6 +118,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     delta: DeltaConfig | None = None
     mamba: MambaConfig | None = None
     multipliers: Multipliers | None = None
+    convolution: ConvolutionConfig | None = None
     prediction_layers: int = 0
     draft_head: bool = False
     draft_inputs: tuple[int, ...] = ()
@@ -165,7 +149,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def recurrence(self) -> RecurrentConfig | None:
         """The sizes of recurrent layers; None: the family has none."""
-        return self.delta or self.mamba
+        return self.delta or self.mamba or self.convolution
 
     @property
     def recurrent_layers(self) -> int:
@@ -272,7 +256,7 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         rope["rotary_dim"] != whole for rope in ropes.values()
     ):
         raise ValueError(f"partial_rotary_factor is not supported with {raw['model_type']}")
-    recurs = fields.get("delta") or fields.get("mamba")
+    recurs = any(fields.get(net) for net in ("delta", "mamba", "convolution"))
     known = {FULL, LINEAR if recurs else SLIDING}
     if unknown := {*kinds} - known:
         raise ValueError(f"layer_types {', '.join(sorted(unknown))} are not supported")

@@ -41,6 +41,8 @@ NUMBERS = frozenset(
         *("shared_intermediate_size", "attn_rotary_emb", "mamba_d_ssm"),
         *("attention_in_multiplier", "attention_out_multiplier", "key_multiplier"),
         *("ssm_in_multiplier", "ssm_out_multiplier", "lm_head_multiplier"),
+        *("norm_eps", "conv_L_cache", "conv_dim", "conv_dim_out", "num_dense_layers"),
+        *("block_dim", "block_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier"),
         *("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
     }
 )
@@ -49,13 +51,16 @@ NUMBERS = frozenset(
 FILE_KEYS = {
     "num_heads": ("num_attention_heads",),
     "num_kv_heads": ("num_key_value_heads",),
-    "intermediate_size": ("intermediate_size", "shared_intermediate_size"),
+    "intermediate_size": (
+        *("intermediate_size", "shared_intermediate_size"),
+        *("block_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier"),
+    ),
     "head_dim": ("head_dim", "qk_rope_head_dim"),
     "attention_scale": ("query_pre_attn_scalar", "attention_multiplier", "key_multiplier"),
     "embedding_scale": ("embedding_multiplier",),
     "logits_scale": ("logits_scaling", "lm_head_multiplier"),
     "rope_theta": ("rope_theta", "rope_local_base_freq"),
-    "norm_eps": ("rms_norm_eps", "layer_norm_epsilon"),
+    "norm_eps": ("rms_norm_eps", "layer_norm_epsilon", "norm_eps"),
     "max_positions": ("max_position_embeddings",),
     "rotary_dim": ("partial_rotary_factor", "rotary_dim", "head_dim"),
     "window": ("sliding_window",),
@@ -79,7 +84,7 @@ FILE_KEYS = {
     "value_heads": ("linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"),
     "key_width": ("linear_key_head_dim", "mamba_d_state", "ssm_state_size"),
     "value_width": ("linear_value_head_dim", "mamba_head_dim"),
-    "kernel": ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"),
+    "kernel": ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache"),
 }
 """The keys of config.json that our fields of other names are made of."""
 

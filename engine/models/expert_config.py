@@ -1,6 +1,6 @@
 """Settings of experts and of other kinds of attention, and their tensors' names. Torch-free."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -118,3 +118,15 @@ class Multipliers(msgspec.Struct, frozen=True, kw_only=True):
     ssm_out_multiplier: float
     ssm_multipliers: tuple[float, float, float, float, float]
     mlp_multipliers: tuple[float, float]
+
+
+class ConvolutionConfig(RecurrentConfig, frozen=True, kw_only=True):
+    """Of gated short convolutions (engine/models/short_convolution.py), and whether it and the
+    products around it have biases.
+
+    Each channel counts as a head, which has no keys.
+    """
+
+    key_width: Literal[0] = 0
+    value_width: Literal[1] = 1
+    bias: bool = False

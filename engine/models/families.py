@@ -1,5 +1,6 @@
 """All the families we serve, by the `model_type` of their configs. Torch-free."""
 
+from engine.models.convolution_families import CONVOLUTIONS
 from engine.models.dense_families import DENSE
 from engine.models.falcon_families import FALCONS
 from engine.models.family import Family
@@ -16,6 +17,7 @@ FAMILIES: dict[str, Family] = {
     **MAMBAS,
     **MIXERS,
     **FALCONS,
+    **CONVOLUTIONS,
     **SEEING,
 }
 LIST = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())

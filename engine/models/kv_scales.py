@@ -47,14 +47,14 @@ def fold_kv_scales(loader: WeightLoader, config: ModelConfig) -> tuple[ModelConf
     products were multiplied by. Raises UnusableCheckpoint for a scale out of all bounds.
     """
     taken = [_take_scales(loader, _at(index)) for index in range(config.num_layers)]
-    factors = dict[str, Factor]()
+    factors, output = dict[str, Factor](), config.attention_names.output
     for index, (key, value) in enumerate(taken):
         at = _at(index)
         if key != 1 and config.qk_norm is None:
             factors[f"{at}k_proj"] = Factor(1 / key, 1 / key)
         if value != 1:
             factors[f"{at}v_proj"] = Factor(1 / value, 1 / value)
-            factors[f"{at}o_proj"] = Factor(value, bias=1)
+            factors[f"{at}{output}"] = Factor(value, bias=1)
     multiply(loader, factors)
     plans = zip(config.layers, taken, strict=True)
     scaled = [replace(one, key_scale=key, value_scale=value) for one, (key, value) in plans]

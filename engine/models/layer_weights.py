@@ -11,7 +11,7 @@ from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
 from engine.kernels.gating import sigmoid_gated
 from engine.kernels.style import AttentionStyle
-from engine.models.config import ModelConfig, NormNames
+from engine.models.config import ModelConfig
 from engine.models.delta_net import read_delta_net
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.few_row_experts import few_rows_mlp
@@ -25,7 +25,9 @@ from engine.models.mlp import GatedMlp, UngatedMlp
 from engine.models.mlp_weights import fused_gates, read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order
+from engine.models.short_convolution import ShortConvolution, read_short_convolution
 from engine.models.side_by_side import SideBySide
+from engine.models.tensor_names import NormNames
 from engine.models.tensor_parallel import ParallelAttention, ParallelMlp, ParallelNorm
 
 
@@ -102,6 +104,8 @@ def _read_recurrent(
     before = sum(layer.recurrent for layer in config.layers[:index])
     if config.mamba is not None:
         return read_mamba(loader, config, config.mamba, before, f"{at}mamba.")
+    if config.convolution is not None:
+        return read_short_convolution(loader, config, config.convolution, before, f"{at}conv.")
     assert config.delta is not None, "or no layer is recurrent"
     return read_delta_net(loader, config, config.delta, before, f"{at}linear_attn.")
 
@@ -146,7 +150,7 @@ def _only_product(part: Attention | Mlp | None) -> Linear | None:
     """The only product that gets a part's input; None if there are several."""
     if isinstance(part, GroupedAttention):
         return part.query_key_value
-    if isinstance(part, LatentAttention | Mamba):
+    if isinstance(part, LatentAttention | Mamba | ShortConvolution):
         return part.inward
     if isinstance(part, UngatedMlp):
         return part.up
@@ -172,8 +176,9 @@ def read_attention(
     rows = _gated_rows(order, heads, kv_heads, head_dim) if gated else None
     if rows is None and order is not None:
         rows = _rows(order, heads, kv_heads)
-    query_norm = _head_norm(loader, config, f"{at}q_norm", heads, order)
-    key_norm = _head_norm(loader, config, f"{at}k_norm", kv_heads, order)
+    names = config.attention_names
+    query_norm = _head_norm(loader, config, f"{at}{names.query_norm}", heads, order)
+    key_norm = _head_norm(loader, config, f"{at}{names.key_norm}", kv_heads, order)
     if key_norm is not None and plan.key_scale != 1:
         key_norm = replace(key_norm, weight=key_norm.weight / plan.key_scale)
     scale = config.attention_scale * plan.key_scale
@@ -183,7 +188,7 @@ def read_attention(
         heads,
         kv_heads,
         loader.fuse(at, parts, inputs or hidden, bias=config.qkv_bias, order=rows),
-        loader.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
+        loader.fuse(at, {names.output: hidden}, queries, bias=config.output_bias),
         AttentionStyle(scale, plan.window, config.attention_softcap, sinks),
         rope=config.ropes.index(plan.rope) if plan.rope else None,
         query_norm=query_norm,

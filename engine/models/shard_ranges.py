@@ -5,10 +5,10 @@ from itertools import accumulate, product
 
 from engine.checkpoints.packing import ROWS, Axis, axes_of
 from engine.models.config import ModelConfig
-from engine.models.expert_config import DeltaConfig, RecurrentConfig
+from engine.models.expert_config import ConvolutionConfig, DeltaConfig, RecurrentConfig
 from engine.sharding.shard import Shard
 
-BACK = ("o_proj", "down_proj", "out_proj", "shared_mlp.output_linear")
+BACK = ("o_proj", "down_proj", "out_proj", "feed_forward.w2", "shared_mlp.output_linear")
 BY_HEAD = ("in_proj_z", "in_proj_a", "in_proj_b", "in_proj_qkvz", "in_proj_ba")
 # to the sum of all ranks, by one of them
 ADDED = tuple(f"{name}.bias" for name in (*BACK, "fc2_latent_proj"))
@@ -29,6 +29,8 @@ def rules_of(config: ModelConfig, shard: Shard) -> dict[str, Rule]:
         "qkv_proj": _fused_rows(config, shard),
         "gate_proj": ours,
         "up_proj": ours,
+        "feed_forward.w1": ours,
+        "feed_forward.w3": ours,
         "gate_up_proj": _both_halves(shard),
         "shared_mlp.input_linear": _both_halves(shard),
         "lm_head": ours,
@@ -105,6 +107,9 @@ def _recurrent(config: RecurrentConfig, shard: Shard) -> tuple[dict[str, Ranges]
         outputs = {"in_proj_qkv": channels, **dict.fromkeys(BY_HEAD, ours)}
         rows = {f"linear_attn.{name}": ours for name in ("A_log", "dt_bias")}
         return outputs, {"conv1d.weight": channels, **rows}
+    if isinstance(config, ConvolutionConfig):
+        rows = {f"conv.conv.{name}": ours for name in ("weight", "bias")}
+        return {"in_proj": _each(shard, values, values, values)}, rows
     channels = _each(shard, values, keys, keys)
     rows = {f"conv1d.{name}": channels for name in ("weight", "bias")}
     for block, name in product(("mamba", "mixer"), ("A_log", "D", "dt_bias", "norm.weight")):

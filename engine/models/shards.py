@@ -24,7 +24,12 @@ from engine.errors import UnusableAdapter, UnusableCheckpoint
 from engine.kernels.weights import joined
 from engine.lora.adapter import LoraAdapter, LoraFactors
 from engine.models.config import ModelConfig
-from engine.models.expert_config import DeltaConfig, LatentConfig, MambaConfig
+from engine.models.expert_config import (
+    ConvolutionConfig,
+    DeltaConfig,
+    LatentConfig,
+    MambaConfig,
+)
 from engine.models.shard_ranges import ADDED, Ranges, even, of_name, rules_of
 from engine.sharding.shard import Shard, divides_evenly
 
@@ -34,7 +39,7 @@ STACKED = re.compile(
     r"\.experts\.(gate_up_proj|up_proj|down_proj)(_bias|_blocks|_scales|_scale_inv)?$"
     r"|\.block_sparse_moe\.(input|output)_linear\.weight$"
 )
-State = TypeVar("State", DeltaConfig | None, MambaConfig | None)
+State = TypeVar("State", DeltaConfig | None, MambaConfig | None, ConvolutionConfig | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,9 @@ def _shared_out(config: ModelConfig) -> dict[str, int]:
         if experts.shared is not None:
             sizes["columns of the shared expert"] = experts.shared.width
     if config.recurrence is not None and config.recurrent_layers:
-        sizes["key heads of layers with a state"] = config.recurrence.key_heads
+        shared = "key heads of layers with a state"
+        shared = "channels of convolutions" if config.convolution else shared
+        sizes[shared] = config.recurrence.key_heads
     return sizes
 
 
@@ -148,6 +155,7 @@ def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
         experts=experts,
         delta=_part_of_state(config.delta, each),
         mamba=_part_of_state(config.mamba, each),
+        convolution=_part_of_state(config.convolution, each),
     )
 
 

@@ -61,7 +61,8 @@ def _rows(layout: KvLayout) -> Iterator[Row]:
     inputs = (keys, key), (keys, key), (values, value)
     at = 0
     for heads, width in ((values, key * value), *inputs * layout.state_taps):
-        yield at, heads, width * NUMBER_BYTES
+        if width:  # of short convolutions there are only values
+            yield at, heads, width * NUMBER_BYTES
         at += heads * width * NUMBER_BYTES
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.fakes.convolution_shapes import CONVOLUTION_SHAPE
 from tests.fakes.hybrid_shapes import HYBRID_SHAPE, HYBRID_VISION
 from tests.fakes.mixer_shapes import MIXER_SHAPE
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
@@ -100,6 +101,7 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     **VISION_TEXT_SHAPE,
     **HYBRID_SHAPE,
     **MIXER_SHAPE,
+    **CONVOLUTION_SHAPE,
 }
 GENERATES, SEEING_AUTO = "AutoModelForCausalLM", "AutoModelForImageTextToText"
 AROUND = ("tie_word_embeddings",)  # said of the whole model as well as of its text part

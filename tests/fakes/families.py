@@ -12,7 +12,7 @@ from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
 
 DTYPES = ("float32", "bfloat16", "float16")
-STATES = {"linear_num_key_heads", "mamba_n_heads", "mamba_num_heads"}  # of states
+STATES = {"linear_num_key_heads", "mamba_n_heads", "mamba_num_heads", "conv_L_cache"}
 LENGTHS = (1, 2, 15, 16, 17, 33, 75, 130)
 
 

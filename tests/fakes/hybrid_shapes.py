@@ -66,6 +66,10 @@ FALCON_H1 = {
     "ssm_multipliers": [0.6, 1.5, 0.8, 1.3, 1.1],
     "mlp_multipliers": [0.9, 0.7],
 }
+TURNS = {  # of thirty layers, which these families refuse to mean by silence
+    "granitemoehybrid": ["mamba", "attention"] * 15,
+    "lfm2_moe": ["conv", "full_attention"] * 15,
+}
 HYBRID_SHAPE: dict[str, dict[str, Any]] = {
     "qwen3_next": HYBRID_MIXTURE,
     "qwen3_5_text": HYBRID,

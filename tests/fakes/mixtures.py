@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import edit_config
+from tests.fakes.convolutions import CONVOLUTION_CASES
 from tests.fakes.families import (
     CASES,
     FULL,
@@ -143,7 +144,14 @@ MIXTURE_CASES = [
     Case("no shared experts", "ernie4_5_moe", {"moe_num_shared_experts": 0, "head_dim": 16}),
     Case("untied", "ernie4_5_moe", {"tie_word_embeddings": False, **rope(**TYPED_YARN)}),
 ]
-EVERY_CASE = [*CASES, *MIXTURE_CASES, *VISION_TEXT_CASES, *HYBRID_CASES, *MIXER_CASES]
+EVERY_CASE = [
+    *CASES,
+    *MIXTURE_CASES,
+    *VISION_TEXT_CASES,
+    *HYBRID_CASES,
+    *MIXER_CASES,
+    *CONVOLUTION_CASES,
+]
 
 
 def pack_mxfp4(folder: Path, packed: Path) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.fakes.published import DENSE
+from tests.fakes.published_convolutions import CONVOLUTIONS
 from tests.fakes.published_deepseeks import DEEPSEEKS
 from tests.fakes.published_hybrids import HYBRIDS
 from tests.fakes.published_mambas import MAMBAS
@@ -194,5 +195,6 @@ PUBLISHED = {
     **HYBRIDS,
     **MAMBAS,
     **MIXERS,
+    **CONVOLUTIONS,
     **SEERS,
 }

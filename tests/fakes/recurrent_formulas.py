@@ -12,6 +12,7 @@ from engine.attention.paged import Span
 from engine.kernels.delta_net import SMALLEST, DeltaWeights
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
+from engine.kernels.short_convolution import ConvolutionWeights
 from tests.fakes.kept_states import LAYER
 
 
@@ -21,6 +22,13 @@ class DeltaFormula:
 
     shape: RecurrentShape
     weights: DeltaWeights
+
+    def entering(self, mixed: Tensor, rates: Tensor) -> Tensor:
+        """[channels]: what the convolution reads of a token."""
+        return mixed[: self.shape.channels]
+
+    def leaving(self, convolved: Tensor) -> Tensor:
+        return convolved * convolved.sigmoid()
 
     def token(self, mixed: Tensor, rates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """From what is convolved: what is read [value_heads, value_width], and the state."""
@@ -48,6 +56,13 @@ class MambaFormula:
     shape: RecurrentShape
     weights: MambaWeights
 
+    def entering(self, mixed: Tensor, rates: Tensor) -> Tensor:
+        """See DeltaFormula."""
+        return mixed[: self.shape.channels]
+
+    def leaving(self, convolved: Tensor) -> Tensor:
+        return convolved * convolved.sigmoid()
+
     def token(self, mixed: Tensor, rates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See DeltaFormula."""
         net, read, weights = self.shape, list[Tensor](), self.weights
@@ -68,7 +83,29 @@ class MambaFormula:
         return normed.flatten() * weights.norm.double()
 
 
-Formula: TypeAlias = DeltaFormula | MambaFormula
+@dataclass(frozen=True)
+class ConvolutionFormula:
+    """A gated short convolution."""
+
+    shape: RecurrentShape
+    weights: ConvolutionWeights
+
+    def entering(self, mixed: Tensor, rates: Tensor) -> Tensor:
+        """See DeltaFormula."""
+        return mixed[: self.shape.channels] * rates
+
+    def leaving(self, convolved: Tensor) -> Tensor:
+        return convolved
+
+    def token(self, mixed: Tensor, rates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See DeltaFormula."""
+        return mixed[:, None], state
+
+    def gated(self, read: Tensor, gates: Tensor) -> Tensor:
+        return read.flatten() * gates
+
+
+Formula: TypeAlias = DeltaFormula | MambaFormula | ConvolutionFormula
 
 
 def delta_net(net: RecurrentShape, dtype: torch.dtype, *, wide: bool = False) -> DeltaFormula:
@@ -103,6 +140,15 @@ def mamba(
     return MambaFormula(net, weights)
 
 
+def convolution(
+    channels: int, taps: int, dtype: torch.dtype, *, wide: bool = False
+) -> ConvolutionFormula:
+    """`wide`: it has a bias."""
+    net = RecurrentShape(channels, channels, 0, 1, taps)
+    weight, bias = torch.randn(channels, taps + 1).to(dtype), torch.randn(channels)
+    return ConvolutionFormula(net, ConvolutionWeights(net, weight, bias if wide else None))
+
+
 def inputs_of(formula: Formula, tokens: int, dtype: torch.dtype) -> RecurrentInputs:
     """Views of wider rows."""
     net, two = formula.shape, isinstance(formula, DeltaFormula)
@@ -126,9 +172,9 @@ def one_by_one(
         if not span.start:
             before, state = torch.zeros_like(before), torch.zeros_like(state)
         for mixed, rates in zip(*(one[rows].double() for one in inputs), strict=True):
-            before = torch.cat((before, mixed[None, :channels]))
+            before = torch.cat((before, formula.entering(mixed, rates)[None]))
             convolved = (before * weights.convolution.double().T).sum(0) + bias
-            one, state = formula.token(convolved * convolved.sigmoid(), rates, state)
+            one, state = formula.token(formula.leaving(convolved), rates, state)
             read.append(formula.gated(one, mixed[channels:]))
             before = before[1:]
         states.inputs[block], states.memory[block] = before.float(), state.float()

@@ -30,7 +30,6 @@ ADAPTED: Mapping[str, Mapping[str, Any]] = {
     "starcoder2": {"sliding_window": 20},
 }
 STATEFUL: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "lfm2": ({"layer_types": ["conv", "full_attention"]}, "layers of conv do not run"),
     "mamba": ({"state_size": 4}, "layers of linear_attention do not run"),
     "diffllama": ({}, "differs from itself by"),
     "bloom": (NARROW, "do not all have keys and values"),

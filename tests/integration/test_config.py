@@ -17,6 +17,7 @@ from engine.models.rope import query_scales, rope_table
 from engine.models.rope_config import BETA, TRAINED, Rope
 from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE, edit_config, make_checkpoint
 from tests.fakes.driver import load
+from tests.fakes.hybrid_shapes import TURNS
 from tests.fakes.published_mixtures import PUBLISHED
 from tests.fakes.taught import teach_transformers
 
@@ -39,7 +40,6 @@ OPTIONAL = [
 ]
 
 GROWS = {"rope_type": "default", BETA: 0.5, TRAINED: 100}
-
 MANY = {  # heads that any number of KV heads divides which a family may mean by silence
     "num_hidden_layers": 30,
     "num_attention_heads": 160,
@@ -61,8 +61,7 @@ def raw_config(family: str, **changes: object) -> dict[str, Any]:
 def test_what_is_left_out_means_the_same(
     family: str, left_out: str, window: dict[str, object], tmp_path: Path
 ) -> None:
-    turns = ["mamba", "attention"] * 15 if family == "granitemoehybrid" else None  # or refused
-    raw = raw_config(family, **{**window, left_out: None, "layer_types": turns})
+    raw = raw_config(family, **{**window, left_out: None, "layer_types": TURNS.get(family)})
     (tmp_path / "config.json").write_text(json.dumps(raw))
     theirs, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
     assert_same(ours, theirs)
@@ -76,7 +75,8 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     ropes = getattr(theirs, "rope_parameters", {})  # of some families, none at all
     growth = ropes.get("llama_4_scaling_beta")
     assert (ours.query_scaling and ours.query_scaling.llama_4_scaling_beta) == growth
-    assert ours.norm_eps == (getattr(theirs, "rms_norm_eps", 0) or theirs.layer_norm_epsilon)
+    names = ("rms_norm_eps", "layer_norm_epsilon", "norm_eps")
+    assert ours.norm_eps == next(filter(None, (getattr(theirs, one, None) for one in names)))
     assert ours.max_positions == max(theirs.max_position_embeddings, stretched(ropes))
     assert ours.tied_embeddings == theirs.tie_word_embeddings
     count = theirs.num_hidden_layers
@@ -92,9 +92,9 @@ def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     if theirs.model_type in ("exaone4", "exaone_moe") and span is not None:
         turned = [kind == "sliding_attention" for kind in kinds]
     for layer, kind in zip(ours.layers, kinds, strict=True):
-        assert layer.recurrent == (kind in ("linear_attention", "hybrid"))
+        assert layer.recurrent == (kind in ("linear_attention", "conv", "hybrid"))
     assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
-        theta if rotated and kind != "linear_attention" else None
+        theta if rotated and kind not in ("linear_attention", "conv") else None
         for theta, rotated, kind in zip(thetas, turned, kinds, strict=True)
     ]
 

@@ -35,7 +35,7 @@ WIDE: Mapping[str, Any] = dict.fromkeys(
 GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
 
 
-FAMILIES = ["qwen3_5_text", "granitemoehybrid", "falcon_h1"]
+FAMILIES = ["qwen3_5_text", "granitemoehybrid", "falcon_h1", "lfm2"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

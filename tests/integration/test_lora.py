@@ -21,6 +21,7 @@ GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)
 PROMPTS = [prompt(length) for length in (1, 5, 17, 40, 64, 33)]
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 STATES = ["in_proj", "out_proj"]
+SHORT = ["w1", "w2", "w3"]
 UNGATED = ["up_proj", "down_proj"]
 FUSED = ["o_proj", "gate_up_proj", "down_proj"]
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -38,6 +39,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "falcon_h1": {"target_modules": [*ATTENTION, "gate_proj", *UNGATED, "in_proj"]},
     "granitemoehybrid": {"target_modules": [*ATTENTION, *STATES, "input_linear"]},
     "nemotron_h": {"target_modules": [*ATTENTION, *UNGATED, "in_proj"]},  # PEFT wants no more
+    "lfm2": {"target_modules": [*SHORT, *STATES, "q_proj", "v_proj"]},
+    "lfm2_moe": {"target_modules": [*SHORT, *STATES]},
     "granite": {},
     "olmo2": {},
     "glm4": {"target_modules": [*ATTENTION, *FUSED]},  # whose rotation reorders heads
@@ -49,8 +52,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "minimax_m2": {"target_modules": ATTENTION},
     "deepseek_v3": {"target_modules": ["q_b_proj", "o_proj"]},
 }
-MAMBAS = ["granitemoehybrid", "nemotron_h", "falcon_h1"]
-RANKED = ["llama", "phi3", "qwen2_moe", "deepseek_v3", "qwen3_5_text", "qwen3_next", *MAMBAS]
+STATEFUL = ["qwen3_5_text", "qwen3_next", "granitemoehybrid", "nemotron_h"]
+STATEFUL += ["falcon_h1", "lfm2", "lfm2_moe"]
+RANKED = ["llama", "phi3", "qwen2_moe", "deepseek_v3", *STATEFUL]
 SCALES: dict[str, dict[str, Any]] = {
     "alpha over the root of the rank": {"use_rslora": True, "r": 9},
     "ranks of some layers": {"rank_pattern": {"q_proj": 2, r"layers\.1\.mlp\.down_proj": 7}},

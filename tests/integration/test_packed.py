@@ -59,6 +59,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_latent_size": 32,
         "mamba_num_heads": 8,
     },
+    "lfm2": {**SHAPE, "block_multiple_of": 96},
+    "lfm2_moe": {**SHAPE, "head_dim": 32, "moe_intermediate_size": 64},
 }
 EIGHT = [one for one in CONFIGS if "fp8" in one or "float" in one]
 

@@ -71,6 +71,8 @@ FAMILIES |= {
         "mamba_n_heads": 256,
         "mamba_d_head": 2,
     },
+    "lfm2": {**SHAPE, "hidden_size": 256, "block_auto_adjust_ff_dim": False},
+    "lfm2_moe": {**SHAPE, "hidden_size": 256, "moe_intermediate_size": 64},
 }
 PROMPTS = [prompt(length) for length in (1, 17, 40)]
 CPU = torch.device("cpu")

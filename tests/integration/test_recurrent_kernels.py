@@ -13,9 +13,17 @@ from engine.attention.host_batch import AttentionBatch
 from engine.attention.kv_memory import KvMemory
 from engine.kernels.cpu.library import RecordedCalls
 from engine.kernels.cpu.native import CpuKernels
+from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import RecurrentInputs, RecurrentShape
 from tests.fakes.kept_states import LAYER, alike, close, like, memory_of, run, spans_of
-from tests.fakes.recurrent_formulas import Formula, delta_net, inputs_of, mamba, one_by_one
+from tests.fakes.recurrent_formulas import (
+    Formula,
+    convolution,
+    delta_net,
+    inputs_of,
+    mamba,
+    one_by_one,
+)
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.01, torch.float16: 2e-3}
 NETS: dict[str, Callable[..., Formula]] = {
@@ -32,7 +40,12 @@ NETS: dict[str, Callable[..., Formula]] = {
     "mamba small": partial(mamba, RecurrentShape(1, 2, 5, 7, 1), 1),
     "mamba wide": partial(mamba, RecurrentShape(3, 3, 24, 345, 4), 5),
     "mamba without a convolution": partial(mamba, RecurrentShape(3, 3, 16, 16, 0), 1),
+    "convolution": partial(convolution, 256, 2),
+    "convolution odd": partial(convolution, 151, 3),
+    "convolution small": partial(convolution, 3, 1),
+    "convolution long": partial(convolution, 130, 63),
 }
+CONVOLUTION = "convolution odd"
 SINGLES, CHUNKS = (0, 1, 50), ((0, 2), (0, 33), (3, 40), (40, 32))
 
 
@@ -70,7 +83,7 @@ def test_it_is_its_twin_and_its_formula(
     assert alike(memory, twin, spans)
 
 
-@pytest.mark.parametrize("net", ["delta", "delta odd", "mamba", "mamba odd"])
+@pytest.mark.parametrize("net", ["delta", "delta odd", "mamba", "mamba odd", CONVOLUTION])
 def test_who_begins_sees_nothing_of_a_block(net: str, kernels: CpuKernels) -> None:
     """Not even if it is no number."""
     formula, spans = NETS[net](torch.float32), spans_of([(0, 1), (0, 40)])
@@ -104,7 +117,9 @@ def test_however_a_prompt_is_cut_it_is_the_same_to_the_bit(
     assert all(torch.equal(one, same) for one, same in zip(*kept, strict=True))
 
 
-@pytest.mark.parametrize("net", ["delta", "mamba", "mamba groups", "mamba no norm"])
+@pytest.mark.parametrize(
+    "net", ["delta", "mamba", "mamba groups", "mamba no norm", CONVOLUTION]
+)
 @pytest.mark.parametrize("told", [[(9, 1)], [(3, 1), (0, 1), (9, 70), (0, 33), (5, 2)]])
 def test_any_number_of_threads_says_the_same_to_the_bit(
     told: Sequence[tuple[int, int]], net: str, kernels: CpuKernels
@@ -138,13 +153,14 @@ def test_small_steps_are_precise(kernels: CpuKernels) -> None:
     formula, spans = NETS["mamba groups"](torch.float32), spans_of([(0, 40)])
     memory = memory_of(formula.shape, 1, torch.float32, kernels)
     inputs, exact = inputs_of(formula, 40, torch.float32), like(memory, None)
+    assert isinstance(formula.weights, MambaWeights)
     inputs.rates.copy_(-13 - formula.weights.offset)
     run(memory, spans, formula.weights, inputs)
     one_by_one(exact, spans, formula, inputs)
     assert alike(memory, exact, spans)
 
 
-@pytest.mark.parametrize("net", ["delta odd", "mamba odd", "mamba no norm"])
+@pytest.mark.parametrize("net", ["delta odd", "mamba odd", "mamba no norm", CONVOLUTION])
 def test_recorded_steps_go_on_with_others(net: str, kernels: CpuKernels) -> None:
     formula, dtype = NETS[net](torch.bfloat16), torch.bfloat16
     memory, weights = memory_of(formula.shape, 4, dtype, kernels), formula.weights

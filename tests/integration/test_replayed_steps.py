@@ -23,12 +23,12 @@ SEEDED = replace(GREEDY, temperature=0.9, top_k=60, top_p=0.95, seed=11, max_tok
 SHAPED = replace(SEEDED, repetition_penalty=1.2, logit_bias=((5, 2.5),), logprobs=2)
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 DENSE = ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "granite", "phi3"]
-DENSE += ["qwen3_5_text", "bamba", "falcon_h1"]
+DENSE += ["qwen3_5_text", "bamba", "falcon_h1", "lfm2"]
 ORDER = torch.tensor([1, 0])
 CHUNKED: dict[str, object] = {
     "max_num_batched_tokens": 48
 }  # bfloat16 rounds other chunks otherwise
-OTHER = ["mixtral", "deepseek_v3", "gpt_oss", "olmo2", "nemotron_h"]
+OTHER = ["mixtral", "deepseek_v3", "gpt_oss", "olmo2", "nemotron_h", "lfm2_moe"]
 
 
 @pytest.fixture(autouse=True)

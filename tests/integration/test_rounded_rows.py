@@ -60,6 +60,8 @@ EACH = {
     "glm4_moe": [*DENSE, *DENSE[:2], *SHARED],
     "minimax_m2": [*SPARSE, *SPARSE],
     "bamba": DENSE * 4,
+    "lfm2": DENSE * 4,
+    "lfm2_moe": [*DENSE, *[*DENSE[:2], *SPARSE[2:]] * 3],
     "granitemoehybrid": [*DENSE[:2], *SHARED] * 4,
     "falcon_h1": [*DENSE[:2], *DENSE] * 3,
 }

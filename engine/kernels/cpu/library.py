@@ -28,6 +28,7 @@ _HEAVY: dict[str, Kinds] = {  # called without the GIL
     "pd_attend": (_POINTER, _POINTER),
     "pd_delta_net": (_POINTER, _POINTER),
     "pd_mamba": (_POINTER, _POINTER),
+    "pd_short_convolution": (_POINTER, _POINTER),
     "pd_multiply": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_multiply_few_bits": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),

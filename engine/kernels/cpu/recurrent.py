@@ -1,21 +1,32 @@
 """Layers that keep a state, by compiled kernels; the twin is engine/attention/recurrence.py.
 
-Both nets are called alike; what a net has not is null.
+All nets are called alike; what a net has not is null.
 """
 
 from ctypes import Structure, byref, c_float, c_int64, c_void_p
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from engine.kernels.cpu.attention import Numbers
-from engine.kernels.cpu.library import FORMATS, Library
+from engine.kernels.cpu.library import FORMATS, Function, Library
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentInputs
+from engine.kernels.short_convolution import ConvolutionWeights
 
-Weights: TypeAlias = "DeltaWeights | MambaWeights"
+Weights: TypeAlias = "DeltaWeights | MambaWeights | ConvolutionWeights"
+
+
+class _Net(NamedTuple):
+    """What is called for a net, and what only some nets have."""
+
+    run: Function
+    floats: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+    norm: Tensor | None = None
+    norm_groups: int = 1
+    eps: float = 0.0
 
 
 class _Plan(Structure):
@@ -68,6 +79,7 @@ class RecurrentNets:
     def __init__(self, library: Library, spans: Numbers, tables: Numbers) -> None:
         self._delta_net = library.function("pd_delta_net")
         self._mamba = library.function("pd_mamba")
+        self._convolution = library.function("pd_short_convolution")
         self._plan = _Plan(threads=torch.get_num_threads(), num_spans=len(spans) // 4)
         self.renew(spans, tables)
 
@@ -82,17 +94,15 @@ class RecurrentNets:
     ) -> Tensor:
         """See Batch in engine/attention/batch.py."""
         mixed, rates = (one if one.stride(1) == 1 else one.contiguous() for one in inputs)
-        shape, norm = weights.shape, weights.norm
+        shape, net = weights.shape, self._net(weights)
         assert mixed.shape[1] == shape.channels + shape.values, "and no other columns"
         assert mixed.dtype is rates.dtype, "computed in one dtype"
-        assert norm is None or norm.dtype in (mixed.dtype, torch.float32), "or float32"
-        skip, norm_groups, run = None, 1, self._delta_net
-        if isinstance(weights, MambaWeights):
-            skip, norm_groups, run = weights.skip, weights.norm_groups, self._mamba
+        wide = net.norm is not None and net.norm.dtype is torch.float32
+        assert wide or net.norm is None or net.norm.dtype is mixed.dtype, "or float32"
         output = mixed.new_empty(len(mixed), shape.values)
-        floats = (weights.bias, weights.decay, weights.offset, skip)
-        assert all(one is None or one.dtype is torch.float32 for one in floats), "as documented"
-        tensors = (mixed, rates, output, *states[:2], weights.by_tap, *floats, norm)
+        floats = [one for one in net.floats if one is not None]
+        assert all(one.dtype is torch.float32 for one in floats), "as documented"
+        tensors = (mixed, rates, output, *states[:2], weights.by_tap, *net.floats, net.norm)
         call = _Call(
             *(None if one is None else one.data_ptr() for one in tensors),
             *(one.stride(0) for one in (mixed, rates, *states[:2])),
@@ -102,10 +112,19 @@ class RecurrentNets:
             shape.key_width,
             shape.value_width,
             shape.taps,
-            norm_groups,
+            net.norm_groups,
             FORMATS[mixed.dtype],
-            norm is not None and norm.dtype is torch.float32,
-            weights.eps,
+            wide,
+            net.eps,
         )
-        run.call(byref(self._plan), byref(call))
+        net.run.call(byref(self._plan), byref(call))
         return output
+
+    def _net(self, weights: Weights) -> _Net:
+        if isinstance(weights, ConvolutionWeights):
+            return _Net(self._convolution, (weights.bias, None, None, None))
+        skip, norm_groups, run = None, 1, self._delta_net
+        if isinstance(weights, MambaWeights):
+            skip, norm_groups, run = weights.skip, weights.norm_groups, self._mamba
+        floats = weights.bias, weights.decay, weights.offset, skip
+        return _Net(run, floats, weights.norm, norm_groups, weights.eps)

@@ -12,6 +12,7 @@ from engine.kernels.recurrent import (
     RecurrentInputs,
     RecurrentWeights,
     convolve,
+    entering,
 )
 
 TOKENS_AT_ONCE = 64
@@ -32,10 +33,10 @@ def step_twin(
     kept, known = states.inputs[blocks], states.memory[blocks]
     before = kept.where(goes_on[:, None, None], 0)
     memory = known.where(goes_on[:, None, None, None], 0)
-    new = mixed[rows, None, : weights.shape.channels]
+    new = entering(weights, RecurrentInputs(mixed[rows], rates[rows]))[:, None]
     heads = weights.heads(convolve(weights, before, new)[:, 0], rates[rows])
     read, memory = weights.step(heads, memory)
-    last = torch.cat((before[:, 1:], new.float()), 1)
+    last = torch.cat((before[:, 1:], new), 1)
     states.memory.index_put_((blocks,), torch.where(used.any(), memory, known))
     states.inputs.index_put_((blocks,), torch.where(used.any(), last, kept))
     io.output.copy_(weights.gate_and_norm(read, mixed).masked_fill(~used[:, None], 0))
@@ -78,7 +79,7 @@ class _State(NamedTuple):
         """[tokens, value_heads, value_width] of tokens, the first `count` being `live`."""
         kept, known = self.states.inputs[self.block], self.states.memory[self.block]
         before, memory = kept[0].where(self.goes_on, 0), known[0].where(self.goes_on, 0)
-        new = inputs.mixed[:, : weights.shape.channels]
+        new = entering(weights, inputs)
         heads = weights.heads(convolve(weights, before, new), inputs.rates)
         dead = ~live[:, None]
         heads = Heads(
@@ -91,7 +92,7 @@ class _State(NamedTuple):
             read, memory = weights.chunk(some, memory)
             parts.append(read)
         last = count + torch.arange(len(before), device=count.device)
-        last = torch.cat((before, new.float()))[last]
+        last = torch.cat((before, new))[last]
         used = count > 0
         self.states.memory.index_put_((self.block,), memory[None].where(used, known))
         self.states.inputs.index_put_((self.block,), last[None].where(used, kept))
