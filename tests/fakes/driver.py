@@ -13,8 +13,10 @@ from engine.attention.host_batch import AttentionBatch
 from engine.attention.paged import Span
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
+from engine.running.runner import CopyingRunner, Runner
 from engine.scheduling.watermark import Watermark
 from engine.settings import EngineConfig
+from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 
 GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)
@@ -30,6 +32,13 @@ def eager(engine: TorchEngine) -> TorchEngine:
     """It takes in whatever fits and keeps nothing free, so answers that grow preempt."""
     engine.scheduler.sequences.watermark = Watermark(0.0, learns=False)
     return engine
+
+
+def runner_of(engine: TorchEngine) -> Runner:
+    """What runs its plain steps, without what copies states around them."""
+    assert isinstance(engine.stepper, PlainStepper)
+    runner = engine.stepper.runner
+    return runner.ours if isinstance(runner, CopyingRunner) else runner
 
 
 def prompt(length: int, seed: int = 0) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ from engine.request import Request, Sampling
 from engine.running import device
 from engine.running.device import DeviceRunner
 from engine.running.piecewise import AttentionCall
-from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
@@ -33,6 +32,7 @@ from tests.fakes.driver import (
     prompt,
     requests,
     run,
+    runner_of,
 )
 from tests.integration.test_loading import Terminal
 
@@ -64,14 +64,14 @@ def begins_early() -> bool:
 
 
 def graphs_of(engine: TorchEngine) -> list[int]:
-    graphs = runner_of(engine).graphs
+    graphs = device_runner(engine).graphs
     return [] if graphs is None else list(graphs.sizes)
 
 
-def runner_of(engine: TorchEngine) -> DeviceRunner:
-    assert isinstance(engine.stepper, PlainStepper)
-    assert isinstance(engine.stepper.runner, DeviceRunner)
-    return engine.stepper.runner
+def device_runner(engine: TorchEngine) -> DeviceRunner:
+    runner = runner_of(engine)
+    assert isinstance(runner, DeviceRunner)
+    return runner
 
 
 def mixed(kinds: dict[str, Sampling]) -> list[Request]:
@@ -101,7 +101,7 @@ def test_any_batch_and_any_padding(llama: Path, kind: str) -> None:
 
 def test_graphs_are_replayed_and_not_made_anew(llama: Path) -> None:
     engine = on_device(llama)
-    tape = runner_of(engine).graphs
+    tape = device_runner(engine).graphs
     assert tape is not None
     replays = dict(tape._replays)
     run(engine, requests(PROMPTS))
@@ -111,7 +111,7 @@ def test_graphs_are_replayed_and_not_made_anew(llama: Path) -> None:
 def test_without_graphs_none_are_captured(llama: Path) -> None:
     engine = on_device(llama, enforce_eager=True)
     assert graphs_of(engine) == []
-    assert runner_of(engine).pieces is None
+    assert device_runner(engine).pieces is None
 
 
 @pytest.mark.parametrize("drafts", [None, '{"num_speculative_tokens": 4}'])
@@ -123,7 +123,7 @@ def test_steps_of_few_tokens_are_replayed_in_pieces(llama: Path, drafts: str | N
     for largest in (0, 48, 64):
         accelerator = FakeAccelerator()
         engine = on_device(llama, accelerator, speculative_config=drafts, block_size=5)
-        pieces = runner_of(engine).pieces
+        pieces = device_runner(engine).pieces
         assert pieces is not None
         for size in pieces.sizes:
             if size > largest:

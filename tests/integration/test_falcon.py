@@ -17,9 +17,8 @@ from engine.ranks.opening import refuse_ranks
 from engine.request import Sampling
 from engine.running.replaying import ReplayingRunner
 from engine.settings import EngineConfig
-from engine.stepping.stepper import PlainStepper
 from tests.fakes.checkpoints import FAMILY_SHAPE, make_checkpoint
-from tests.fakes.driver import load, prompt, requests, run
+from tests.fakes.driver import load, prompt, requests, run, runner_of
 from tests.fakes.kv_scales import add_scales
 from tests.fakes.published_mambas import MAMBAS
 
@@ -94,9 +93,9 @@ def test_decode_steps_are_replayed(tmp_path: Path) -> None:
     whole: dict[str, object] = {"dtype": "bfloat16", "quantization": "int8"}
     engine = load(folder, **whole)
     assert run(engine, asked) == run(load(folder, enforce_eager=True, **whole), asked)
-    assert isinstance(engine.stepper, PlainStepper)
-    assert isinstance(engine.stepper.runner, ReplayingRunner)
-    assert engine.stepper.runner.replays
+    runner = runner_of(engine)
+    assert isinstance(runner, ReplayingRunner)
+    assert runner.replays
 
 
 def test_each_published_layer_has_kv_and_a_state() -> None:

@@ -145,13 +145,11 @@ def test_blocks_grow_until_they_hold_a_state(
     block_bytes = engine.kv_regions[0].block_bytes
     assert block_bytes - 3 * block_bytes // size < state.layer_bytes <= block_bytes
     assert f"--block-size is {size} and not 3" in caplog.text
-    assert "prefix caching is off" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        engine = load(hybrid, block_size=64, enable_prefix_caching=False)
+        engine = load(hybrid, block_size=64)
     assert engine.info.block_size == 64
     assert "block-size" not in caplog.text
-    assert "prefix caching" not in caplog.text
 
 
 CANNOT: dict[str, Mapping[str, object]] = {

@@ -17,7 +17,7 @@ from engine.stepping.stepper import PlainStepper
 from tests.fakes.adapters import make_adapter, named
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import load, run
-from tests.integration.test_device_steps import SEEDED, runner_of
+from tests.integration.test_device_steps import SEEDED, device_runner
 from tests.integration.test_few_rows import LAYERS, PRODUCTS_OF_A_LAYER, Watched
 from tests.integration.test_lora import asked
 
@@ -113,16 +113,16 @@ def test_products_that_wait_for_the_device_are_not_captured(
     llama: Path, two: tuple[str, ...], expected: list[list[int]]
 ) -> None:
     engine = on_device(llama, lora_modules=two)
-    runner = runner_of(engine)
+    runner = device_runner(engine)
     assert (runner.adapter_graphs, runner.adapter_pieces) == (None, None)
     assert run(engine, asked(NAMES, SEEDED)) == expected
 
 
 def test_what_is_staged_has_room_for_every_row(llama: Path, two: tuple[str, ...]) -> None:
     accelerator = FakeAccelerator(products=CapturedProducts())
-    runner = runner_of(on_device(llama, accelerator, lora_modules=two))
+    runner = device_runner(on_device(llama, accelerator, lora_modules=two))
     fields = runner.staging.clear(runner.staging.most)
     assert fields.order.tolist() == [*range(runner.staging.most.tokens)]
     assert fields.offsets.tolist() == [0, 0, 0]
-    plain = runner_of(on_device(llama))
+    plain = device_runner(on_device(llama))
     assert len(plain.staging.clear(plain.staging.most).order) == 0

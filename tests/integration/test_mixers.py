@@ -19,11 +19,10 @@ from engine.models.experts import LatentExperts, SparseMlp, StackedExperts
 from engine.models.mlp import UngatedMlp
 from engine.request import Sampling
 from engine.running.device import DeviceRunner
-from engine.stepping.stepper import PlainStepper
 from tests.fakes.adapters import make_adapter, named
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
-from tests.fakes.driver import load, prompt, requests, run
+from tests.fakes.driver import load, prompt, requests, run, runner_of
 from tests.fakes.mixers import BIASES, GROUPS, KINDS, LATENTS, STATELESS
 from tests.fakes.mixtures import stack_experts
 from tests.fakes.published_mixers import MIXERS
@@ -202,9 +201,9 @@ def test_scales_of_kv_are_found_under_their_names(tmp_path: Path) -> None:
 def test_experts_that_ask_which_were_chosen_make_no_graphs(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, FAMILY, **LATENTS)
     engine = on_device(folder)
-    assert isinstance(engine.stepper, PlainStepper)
-    assert isinstance(engine.stepper.runner, DeviceRunner)
-    assert engine.stepper.runner.graphs is None
+    runner = runner_of(engine)
+    assert isinstance(runner, DeviceRunner)
+    assert runner.graphs is None
     expected = run(load(folder), requests(PROMPTS, GREEDY))
     assert run(engine, requests(PROMPTS, GREEDY)) == expected
 

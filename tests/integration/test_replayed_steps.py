@@ -13,11 +13,10 @@ from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.cpu.recording import Arena
 from engine.request import Request, Sampling
 from engine.running.replaying import MOST, ReplayingRunner
-from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.cpu import packs_as_we_read
-from tests.fakes.driver import GREEDY, eager, hand_over, load, prompt, requests, run
+from tests.fakes.driver import GREEDY, eager, hand_over, load, prompt, requests, run, runner_of
 
 SEEDED = replace(GREEDY, temperature=0.9, top_k=60, top_p=0.95, seed=11, max_tokens=23)
 SHAPED = replace(SEEDED, repetition_penalty=1.2, logit_bias=((5, 2.5),), logprobs=2)
@@ -42,10 +41,10 @@ def half(folder: Path, **settings: object) -> TorchEngine:
     return load(folder, **{"dtype": "bfloat16", "block_size": 5, **settings})
 
 
-def runner_of(engine: TorchEngine) -> ReplayingRunner:
-    assert isinstance(engine.stepper, PlainStepper)
-    assert isinstance(engine.stepper.runner, ReplayingRunner)
-    return engine.stepper.runner
+def replaying(engine: TorchEngine) -> ReplayingRunner:
+    runner = runner_of(engine)
+    assert isinstance(runner, ReplayingRunner)
+    return runner
 
 
 def mixed() -> list[Request]:
@@ -60,8 +59,8 @@ def test_every_dense_family(family: str, tmp_path: Path) -> None:
     expected = run(half(folder, enforce_eager=True, **CHUNKED), mixed())
     engine = half(folder, **CHUNKED)
     assert run(engine, mixed()) == expected
-    assert runner_of(engine).replays
-    assert len(runner_of(engine)._steps) > 2
+    assert replaying(engine).replays
+    assert len(replaying(engine)._steps) > 2
     assert run(engine, mixed()) == expected  # nothing is recorded any more
 
 
@@ -73,7 +72,7 @@ def test_where_torch_computes_as_well_steps_go_the_plain_way(
     expected = run(half(folder, enforce_eager=True, **CHUNKED), mixed())
     engine = half(folder, **CHUNKED)
     assert run(engine, mixed()) == expected
-    assert not runner_of(engine).replays
+    assert not replaying(engine).replays
 
 
 @pytest.mark.parametrize("rounding", ["int8", "int4", "fp8"])
@@ -81,15 +80,15 @@ def test_weights_of_few_bits(rounding: str, llama: Path) -> None:
     expected = run(half(llama, quantization=rounding, enforce_eager=True), mixed())
     engine = half(llama, quantization=rounding)
     assert run(engine, mixed()) == expected
-    assert runner_of(engine)._steps
+    assert replaying(engine)._steps
 
 
 def test_steps_of_many_are_not_replayed_and_those_of_few_still_are(llama: Path) -> None:
     engine = half(llama, max_num_seqs=MOST + 1)
     asked = requests([prompt(5)] * (MOST + 1), replace(GREEDY, max_tokens=3))
     assert run(engine, asked) == run(half(llama, enforce_eager=True), asked)
-    assert runner_of(engine).replays
-    assert max(runner_of(engine)._steps, default=0) <= MOST
+    assert replaying(engine).replays
+    assert max(replaying(engine)._steps, default=0) <= MOST
 
 
 def test_steps_clear_the_blocks_that_they_enter(llama: Path) -> None:
@@ -130,7 +129,7 @@ def test_sizes_share_memory_and_do_not_disturb_each_other(llama: Path) -> None:
     for some in (7, 1, 4, 2, 7, 3, 1):
         asked = requests(PROMPTS[:some])
         assert run(engine, asked) == run(plain, asked)
-    assert set(runner_of(engine)._steps) >= {1, 2, 3, 4, 7}
+    assert set(replaying(engine)._steps) >= {1, 2, 3, 4, 7}
 
 
 def recorded(
