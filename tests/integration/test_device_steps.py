@@ -201,9 +201,9 @@ def test_split_is_unsplit(llama: Path, sides: str) -> None:
     assert_idle(sink)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_oss", "deepseek_v3", "falcon_h1"])
 def test_the_interpreted_kernels(family: str, tmp_path: Path) -> None:
-    """Norms of heads, latents and clamped gates among them."""
+    """Norms of heads, latents, clamped gates and states beside KV among them."""
     folder = make_checkpoint(tmp_path, family)
     asked = requests([PROMPTS[1], PROMPTS[3]], replace(GREEDY, max_tokens=3))
     accelerator = FakeAccelerator(TritonKernels(), products=TritonProducts())

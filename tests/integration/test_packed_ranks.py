@@ -71,6 +71,14 @@ FAMILIES |= {
         "mamba_n_heads": 256,
         "mamba_d_head": 2,
     },
+    "falcon_h1": {
+        **SHAPE,
+        "hidden_size": 256,
+        "mamba_d_ssm": 256,
+        "mamba_d_state": 128,
+        "mamba_n_heads": 256,
+        "mamba_d_head": 1,
+    },
     "lfm2": {**SHAPE, "hidden_size": 256, "block_auto_adjust_ff_dim": False},
     "lfm2_moe": {**SHAPE, "hidden_size": 256, "moe_intermediate_size": 64},
 }

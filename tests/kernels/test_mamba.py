@@ -34,6 +34,7 @@ SHAPES = {
     "several of each": (RecurrentShape(2, 4, 16, 64, 3), 2),
     "groups of parts of heads": (RecurrentShape(2, 2, 16, 32, 1), 4),
     "long convolution": (RecurrentShape(1, 2, 64, 16, 4), 2),
+    "wide keys, no norm": (RecurrentShape(1, 2, 256, 64, 3), 0),
 }
 REAL = {
     "Nemotron-3-Nano-30B-A3B": (RecurrentShape(8, 64, 128, 64, 3), 8),

@@ -19,6 +19,7 @@ CHUNKS = "mamba_chunks(inputs, states, contexts, chunks, weights)"
 MODELS = {
     "Nemotron-3-Nano-30B-A3B": ("8, 64, 128, 64, 3", 8),
     "Granite-4.0-H-Small": ("1, 128, 128, 64, 3", 1),
+    "Falcon-H1-1.5B": ("1, 48, 256, 64, 3", 0),
     "Falcon-H1-34B": ("2, 32, 256, 128, 3", 0),
 }
 MOST_SPILLED = 256  # bytes, of what is outside of loops, or of tests in float32
