@@ -20,6 +20,7 @@ FAMILIES = [
     "qwen3",
     "qwen3_next",
     "nemotron_h",
+    "falcon_h1",
     "gemma3_text",
     "gpt_oss",
     "deepseek_v3",
