@@ -3,9 +3,9 @@
 A short prompt, a chat's new tokens behind a cached prefix, drafts to be verified, or one of
 these beside decode rows: some hundred tokens keep the device busy for less time than the host
 takes to launch all kernels of the step one by one. Only attention depends on how these tokens
-are divided into sequences, and so do layers that keep a state in its place. Everything between
-two of these depends on the number of tokens alone, so that is captured, for some numbers of
-tokens, and attention is launched in between:
+are divided into sequences, and so do layers that keep a state, in its place or beside it.
+Everything between two of these depends on the number of tokens alone, so that is captured, for
+some numbers of tokens, and attention is launched in between:
 
     graph: embed, norm, qkv, rope, write KV | attention 0 | graph: o, norm, mlp, norm, qkv, ...
     | attention 1 | ... | graph: o, norm, mlp, norm
