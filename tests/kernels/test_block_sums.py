@@ -10,13 +10,21 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
-from kv_transfer.blocks.checksum_mapping import source_checksum_mapping
+from kv_transfer.blocks.checksum_mapping import (
+    checksum_parts,
+    sink_checksum_mapping,
+    source_checksum_mapping,
+    source_checksums,
+)
 from kv_transfer.blocks.mapping import map_blocks
+from kv_transfer.blocks.state_mapping import map_states
 from kv_transfer.checking import CheckLevel
 from kv_transfer.gpu.moving import bytes_moved as moved
 from kv_transfer.gpu.moving import move
 from kv_transfer.gpu.sums import bytes_moved, operations, sums
 from kv_transfer.layout import KvLayout
+from tests.fakes.sharded import layout as plain_layout
+from tests.fakes.sharded_states import Net
 from tests.kernels.ahead import compiled, compiling
 
 if TYPE_CHECKING:
@@ -133,6 +141,28 @@ def test_what_more_ranks_will_have_is_put_together_on_the_device(
         want = sums_of(plain).of_pieces(seen, slots, level)
         assert sums_of(region, kernels=True).of_pieces(seen, slots, level) == want
         assert len(set(want)) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_states_are_put_together_on_the_device(ranks: int, device: torch.device) -> None:
+    """As either side does it, with twice as many ranks on one side."""
+    net = Net(key_width=8, value_width=16, aligned=4)
+    few = net.beside(plain_layout(16, heads=4, ranks=ranks, row_bytes=128))
+    many = net.beside(plain_layout(16, heads=4, ranks=2 * ranks, row_bytes=128))
+    for there, here in ((few, many), (many, few)):
+        seen, way = source_checksums(there, here).state, map_states(there, here)
+        assert seen is not None
+        assert way is not None
+        for kv, how in ((there, seen), (here, sink_checksum_mapping(way))):
+            _, part = checksum_parts(how)[0]
+            memory, region = memory_of(kv.block_bytes[0], device)
+            host = memory.cpu()
+            plain = KvRegion(host.data_ptr(), kv.block_bytes[0], BLOCKS, "cpu")
+            slots = [(4 * part.our_slots,), (part.our_slots - 1,), (0,)]
+            for level in (CheckLevel.SAMPLED, CheckLevel.FULL):
+                want = sums_of(plain).of_pieces(part, slots, level)
+                assert sums_of(region, kernels=True).of_pieces(part, slots, level) == want
+                assert len(set(want)) == 3
 
 
 @pytest.mark.parametrize(("unit", "more"), [(1, 0), (8, 0), (8, 3)])
