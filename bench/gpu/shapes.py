@@ -12,7 +12,7 @@ from engine.kernels.recurrent import RecurrentShape
 class Shape:
     """Dimensions named as in config.json, and what is asked of it.
 
-    `num_experts` 0: its MLPs are dense. `delta` and `mamba`: those of models of that size,
+    `num_experts` 0: its MLPs are dense. `delta`, `mamba` and `convolution`: those of models
     whose other layers have a state. `batches` are of decode steps, `context` tokens of KV
     each; `prefill` is the tokens of a prompt, `few` those of short ones, `cached` those that
     short chunks are behind.
@@ -37,6 +37,7 @@ class Shape:
     dtype: torch.dtype = torch.bfloat16
     delta: RecurrentShape | None = None
     mamba: RecurrentShape | None = None
+    convolution: RecurrentShape | None = None
     block_size: int = 16
     batches: tuple[int, ...] = (1, 8, 64)
     context: int = 2048
@@ -113,6 +114,7 @@ QWEN = Shape(
     moe_intermediate_size=768,
     delta=RecurrentShape(16, 32, 128, 128, 3),  # Qwen3-Next-80B-A3B's
     mamba=RecurrentShape(8, 64, 128, 64, 3),  # Nemotron-3-Nano-30B-A3B's
+    convolution=RecurrentShape(2048, 2048, 0, 1, 2),  # LFM2-8B-A1B's
 )
 TINY = Shape(
     name="tiny",
@@ -136,6 +138,7 @@ TINY_EXPERTS = replace(
     name="tiny-experts",
     delta=RecurrentShape(1, 2, 16, 16, 3),
     mamba=RecurrentShape(1, 2, 16, 32, 3),
+    convolution=RecurrentShape(48, 48, 0, 1, 2),
     num_experts=4,
     num_experts_per_tok=2,
     moe_intermediate_size=32,

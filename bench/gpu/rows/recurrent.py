@@ -12,17 +12,18 @@ from bench.gpu.shapes import Shape
 from engine.kernels.contract import Chunks, Contexts, RecurrentIo
 from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.floor import Floor
-from engine.kernels.gpu import delta_net, mamba, mamba_chunks
+from engine.kernels.gpu import delta_net, mamba, mamba_chunks, short_convolution
 from engine.kernels.gpu import delta_net_chunks as delta_chunks
 from engine.kernels.gpu.recurrent_twins import chunks_twin, step_twin
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
+from engine.kernels.short_convolution import ConvolutionWeights
 
 EPS = 1e-6
 BEFORE = 100  # tokens that each sequence has behind it
 
 
-Weights = DeltaWeights | MambaWeights
+Weights = DeltaWeights | MambaWeights | ConvolutionWeights
 
 
 class _Net(NamedTuple):
@@ -40,7 +41,8 @@ class _Net(NamedTuple):
 def rows(shape: Shape) -> Iterator[Row]:
     """For shapes that have the sizes of one: a step of every batch, and prompts."""
     if shape.quantization is None:
-        for net, sizes in ((DELTA, shape.delta), (MAMBA, shape.mamba)):
+        sizes_of = (DELTA, shape.delta), (MAMBA, shape.mamba), (CONVOLUTION, shape.convolution)
+        for net, sizes in sizes_of:
             if sizes is not None:
                 yield from _rows(shape, net, sizes)
 
@@ -115,6 +117,13 @@ def _mamba(shape: RecurrentShape, dtype: torch.dtype, device: torch.device) -> M
     )
 
 
+def _convolution(
+    shape: RecurrentShape, dtype: torch.dtype, device: torch.device
+) -> ConvolutionWeights:
+    weight = torch.randn(shape.channels, shape.taps + 1, device=device, dtype=dtype)
+    return ConvolutionWeights(shape, weight, None)
+
+
 def _step(
     net: _Net, shape: RecurrentShape, batch: int, dtype: torch.dtype, device: torch.device
 ) -> Prepared:
@@ -163,4 +172,9 @@ DELTA = _Net(
 MAMBA = _Net(
     "Mamba-2", _mamba, 1, mamba.mamba_step, mamba.step_floor,
     mamba_chunks.mamba_chunks, mamba_chunks.chunks_floor,
+)  # fmt: skip
+CONVOLUTION = _Net(
+    "short convolution", _convolution, 1, short_convolution.convolution_step,
+    short_convolution.step_floor, short_convolution.convolution_chunks,
+    short_convolution.chunks_floor,
 )  # fmt: skip

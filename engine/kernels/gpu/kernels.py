@@ -39,11 +39,13 @@ from engine.kernels.gpu.norms import (
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.recurrent_call import fits_kernels
 from engine.kernels.gpu.rounding import quantize_rows
+from engine.kernels.gpu.short_convolution import convolution_chunks, convolution_step
 from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentWeights
 from engine.kernels.rows import DualRows, QuantizedRows
+from engine.kernels.short_convolution import ConvolutionWeights
 from engine.kernels.style import AttentionStyle
 from engine.kernels.weights import Fp8Weight
 
@@ -207,6 +209,8 @@ class TritonKernels(TorchKernels):
             delta_net_step(io.inputs, states, contexts, weights, out=io.output)
         elif fits and isinstance(weights, MambaWeights):
             mamba_step(io.inputs, states, contexts, weights, out=io.output)
+        elif isinstance(weights, ConvolutionWeights):
+            convolution_step(io.inputs, states, contexts, weights, out=io.output)
         else:
             super().recurrent_step(io, states, contexts, weights)
 
@@ -224,6 +228,8 @@ class TritonKernels(TorchKernels):
             delta_net_chunks(io.inputs, states, contexts, chunks, weights, out=io.output)
         elif fits and isinstance(weights, MambaWeights):
             mamba_chunks(io.inputs, states, contexts, chunks, weights, out=io.output)
+        elif isinstance(weights, ConvolutionWeights):
+            convolution_chunks(io.inputs, states, contexts, chunks, weights, out=io.output)
         else:
             super().recurrent_chunks(io, states, contexts, chunks, weights)
 

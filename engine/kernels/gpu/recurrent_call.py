@@ -10,10 +10,11 @@ from engine.kernels.delta_net import DeltaWeights
 from engine.kernels.gpu.paged_call import DTYPES, power_of_two
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
+from engine.kernels.short_convolution import ConvolutionWeights
 
 NARROWEST = 16  # numbers: a side of a product
 
-Net = DeltaWeights | MambaWeights
+Net = DeltaWeights | MambaWeights | ConvolutionWeights
 
 
 def fits_kernels(shape: RecurrentShape) -> bool:
@@ -40,7 +41,7 @@ class RecurrentCall:
     ) -> "RecurrentCall":
         """Raises ValueError for what does not fit."""
         shape = weights.shape
-        if not fits_kernels(shape):
+        if not isinstance(weights, ConvolutionWeights) and not fits_kernels(shape):
             raise ValueError(
                 f"key_width {shape.key_width} and value_width {shape.value_width} are not both "
                 f"powers of two from {NARROWEST} on"
@@ -130,11 +131,10 @@ def _check_weights(weights: Net) -> None:
 def _sizes(weights: Net) -> dict[str, tuple[int, ...]]:
     """Of all that it has, by name."""
     shape = weights.shape
-    each: dict[str, tuple[int, ...]] = {
-        "convolution": (shape.channels, shape.taps + 1),
-        "decay": (shape.value_heads,),
-        "offset": (shape.value_heads,),
-    }
+    each: dict[str, tuple[int, ...]] = {"convolution": (shape.channels, shape.taps + 1)}
+    if isinstance(weights, ConvolutionWeights):
+        return each if weights.bias is None else each | {"bias": (shape.channels,)}
+    each |= dict.fromkeys(("decay", "offset"), (shape.value_heads,))
     if isinstance(weights, DeltaWeights):
         return each | {"norm": (shape.value_width,)}
     each |= {"bias": (shape.channels,), "skip": (shape.value_heads,)}
