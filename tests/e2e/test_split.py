@@ -21,6 +21,7 @@ FAMILIES = [
     "qwen3_next",
     "nemotron_h",
     "falcon_h1",
+    "lfm2",
     "gemma3_text",
     "gpt_oss",
     "deepseek_v3",
