@@ -15,7 +15,7 @@ the same memory, some for each sequence, each of which holds the states of a few
 whatever is done with blocks (leases, copies, checksums) is done with states.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -155,11 +155,12 @@ class KvMemory:
             place,
         )
 
-    def copy(self, blocks: Iterable[tuple[int, int]]) -> None:
+    def copy(self, blocks: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, from one to another each, in order."""
-        ours = self.bytes_of_blocks
-        for source, target in blocks:
-            ours[target].copy_(ours[source])
+        if blocks:
+            ours = self.bytes_of_blocks
+            for source, target in blocks:
+                ours[target].copy_(ours[source])
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Overwrite some blocks with zeros."""
