@@ -84,6 +84,16 @@ class Case:
             kernels.recurrent_step(io, *given, self.weights)
         return output
 
+    def part(self, begin: int, end: int) -> "Case":
+        """These tokens of its only sequence, over the same states."""
+        (span,) = self.spans
+        span = replace(span, start=span.start + begin, length=end - begin)
+        return replace(
+            self,
+            inputs=RecurrentInputs(*(one[begin:end] for one in self.inputs)),
+            spans=[span],
+        )
+
     def right(self, *, chunks: bool) -> Tensor:
         """[rows, values] as plain torch has it, of what is no padding."""
         ours = [span for span in self.spans if span.length]

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 
-from engine.attention.paged import Span
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.mamba import mamba_step
 from engine.kernels.gpu.mamba_chunks import mamba_chunks
@@ -117,25 +116,20 @@ def test_pieces_of_any_size(piece: int, device: torch.device) -> None:
 def test_a_prompt_in_two_chunks_is_one_in_a_whole(cut: int, device: torch.device) -> None:
     """The second one goes on where the first ended, in the state and in its last inputs."""
     whole = mamba_case(SEVERAL, ((3,), (70,)), torch.float32, device)
-    ours, parts = whole.copied(), list[torch.Tensor]()
+    ours = whole.copied()
     expected = whole.answer(TritonKernels(), chunks=True)
-    for begin, end in ((0, cut), (cut, 70)):
-        span = Span(3 + begin, end - begin, (), None, whole.spans[0].state)
-        rows = RecurrentInputs(*(one[begin:end] for one in whole.inputs))
-        part = replace(ours, inputs=rows, spans=[span])
-        parts.append(part.answer(TritonKernels(), chunks=True))
+    both = ours.part(0, cut), ours.part(cut, 70)
+    parts = [part.answer(TritonKernels(), chunks=True) for part in both]
     assert distance(torch.cat(parts), expected.double().cpu()) < TOLERANCE[torch.float32]
     check_states(ours, whole)
 
 
 def test_steps_go_on_behind_a_chunk(device: torch.device) -> None:
     whole = mamba_case(SEVERAL, ((0,), (20,)), torch.float32, device)
-    ours, state = whole.copied(), whole.spans[0].state
+    ours = whole.copied()
     expected = whole.answer(TritonKernels(), chunks=True)
     for at in range(20):
-        rows = RecurrentInputs(*(one[at : at + 1] for one in whole.inputs))
-        one = replace(ours, inputs=rows, spans=[Span(at, 1, (), None, state)])
-        answer = one.answer(TritonKernels(), chunks=False)
+        answer = ours.part(at, at + 1).answer(TritonKernels(), chunks=False)
         assert distance(answer, expected[at : at + 1].double().cpu()) < 1e-4
     check_states(ours, whole)
 

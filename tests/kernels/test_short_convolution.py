@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 
-from engine.attention.paged import Span
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.short_convolution import convolution_step
 from engine.kernels.gpu.twins import TorchKernels
@@ -97,25 +96,20 @@ def test_sizes_of_models(dtype: torch.dtype, chunks: bool, device: torch.device)
 def test_a_prompt_in_two_chunks_is_one_in_a_whole(cut: int, device: torch.device) -> None:
     """To the bit: the second one goes on with what entered the first last."""
     whole = case_of(ODD, ((3,), (40,)), torch.float32, device)
-    ours, parts = whole.copied(), list[torch.Tensor]()
+    ours = whole.copied()
     expected = whole.answer(TritonKernels(), chunks=True)
-    for begin, end in ((0, cut), (cut, 40)):
-        span = Span(3 + begin, end - begin, (), None, whole.spans[0].state)
-        rows = RecurrentInputs(*(one[begin:end] for one in whole.inputs))
-        part = replace(ours, inputs=rows, spans=[span])
-        parts.append(part.answer(TritonKernels(), chunks=True))
+    both = ours.part(0, cut), ours.part(cut, 40)
+    parts = [part.answer(TritonKernels(), chunks=True) for part in both]
     assert torch.equal(torch.cat(parts), expected)
     check_states(ours, whole)
 
 
 def test_steps_go_on_behind_a_chunk(device: torch.device) -> None:
     whole = case_of(ODD, ((0,), (9,)), torch.float32, device)
-    ours, state = whole.copied(), whole.spans[0].state
+    ours = whole.copied()
     expected = whole.answer(TritonKernels(), chunks=True)
     for at in range(9):
-        rows = RecurrentInputs(*(one[at : at + 1] for one in whole.inputs))
-        one = replace(ours, inputs=rows, spans=[Span(at, 1, (), None, state)])
-        answer = one.answer(TritonKernels(), chunks=False)
+        answer = ours.part(at, at + 1).answer(TritonKernels(), chunks=False)
         torch.testing.assert_close(answer, expected[at : at + 1])
     check_states(ours, whole)
 

@@ -15,7 +15,8 @@ from engine.kernels.gpu.paged_call import power_of_two
 from engine.kernels.recurrent import LayerStates, RecurrentShape
 
 STRAIGHT = tl.constexpr(20.0)  # from here on softplus(x) is x
-KEPT_AT_ONCE = 1024  # channels
+KEPT_AT_ONCE = 1024  # channels, or fewer, so that a program keeps at most MOST_KEPT numbers
+MOST_KEPT = 4096
 PIECE, PIECE_IN_FLOAT32 = 64, 16  # tokens: more have no room in registers
 
 
@@ -115,16 +116,23 @@ def convolved_rows(
 
 
 def keep_last_inputs(
-    mixed: Tensor, states: LayerStates, contexts: Contexts, firsts: Tensor, net: RecurrentShape
+    mixed: Tensor,
+    states: LayerStates,
+    contexts: Contexts,
+    firsts: Tensor,
+    net: RecurrentShape,
+    gates: Tensor | None = None,
 ) -> None:
     """Leave the last inputs of each chunk in its sequence's state, once those before have been
-    read.
+    read; multiplied by `gates` [tokens, channels], if there are any.
     """
-    _keep_last[triton.cdiv(net.channels, KEPT_AT_ONCE), len(contexts.tables)](
-        contexts.tables, contexts.lengths, firsts, states.inputs, mixed, states.place,
-        contexts.tables.stride(0), states.inputs.stride(0), mixed.stride(0),
-        CHANNELS=net.channels, TAPS=net.taps, WINDOW=power_of_two(net.taps),
-        WIDTH=KEPT_AT_ONCE, num_warps=4,
+    gates_stride = 0 if gates is None else gates.stride(0)
+    window = power_of_two(net.taps)
+    width = min(KEPT_AT_ONCE, MOST_KEPT // window)
+    _keep_last[triton.cdiv(net.channels, width), len(contexts.tables)](
+        contexts.tables, contexts.lengths, firsts, states.inputs, mixed, gates, states.place,
+        contexts.tables.stride(0), states.inputs.stride(0), mixed.stride(0), gates_stride,
+        CHANNELS=net.channels, TAPS=net.taps, WINDOW=window, WIDTH=width, num_warps=4,
     )  # fmt: skip
 
 
@@ -133,7 +141,8 @@ def keep_last_inputs(
     do_not_specialize_on_alignment=["states", "lengths", "firsts"],
 )
 def _keep_last(
-    states, lengths, firsts, inputs, mixed, place, states_stride, inputs_stride, mixed_stride,
+    states, lengths, firsts, inputs, mixed, gates, place,
+    states_stride, inputs_stride, mixed_stride, gates_stride,
     CHANNELS: tl.constexpr, TAPS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A program: the last inputs of some channels of a sequence."""
@@ -150,7 +159,12 @@ def _keep_last(
     before = inputs + block * inputs_stride + channel
     old = before + (TAPS + at) * CHANNELS
     kept = tl.load(old, mask=there & (at < 0) & goes_on, other=0.0)
-    new = mixed + (begin + at).to(tl.int64) * mixed_stride + channel
-    kept += tl.load(new, mask=there & (at >= 0), other=0.0).to(tl.float32)
+    row, new = (begin + at).to(tl.int64), there & (at >= 0)
+    numbers = tl.load(mixed + row * mixed_stride + channel, mask=new, other=0.0)
+    numbers = numbers.to(tl.float32)
+    if gates is not None:
+        gate = tl.load(gates + row * gates_stride + channel, mask=new, other=0.0)
+        numbers *= gate.to(tl.float32)
+    kept += numbers
     tl.debug_barrier()  # all threads have read what was there
     tl.store(before + tap * CHANNELS, kept, mask=there)

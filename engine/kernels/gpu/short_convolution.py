@@ -18,6 +18,7 @@ from engine.kernels.gpu.chunk_tiles import place_of, tiles_of
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import power_of_two
 from engine.kernels.gpu.recurrent_call import RecurrentCall
+from engine.kernels.gpu.recurrent_parts import keep_last_inputs
 from engine.kernels.recurrent import LayerStates, RecurrentInputs, RecurrentShape
 from engine.kernels.short_convolution import ConvolutionWeights
 
@@ -44,7 +45,8 @@ def convolution_step(
     if not sequences:
         return output
     mixed_stride, rates_stride, tables_stride, _, inputs_stride = call.strides
-    window, width = _window_and_width(shape)
+    window = power_of_two(shape.taps + 1)
+    width = min(WIDEST, NUMBERS // window)
     _step[triton.cdiv(shape.channels, width), sequences](
         *inputs, *contexts, states.inputs, weights.convolution, weights.bias, output,
         states.place, mixed_stride, rates_stride, tables_stride, inputs_stride,
@@ -81,18 +83,8 @@ def convolution_chunks(
         CHANNELS=shape.channels, TAPS=shape.taps, PIECE=TOKENS, WIDTH=CHANNELS_OF_TOKENS,
         num_warps=4,
     )  # fmt: skip
-    window, width = _window_and_width(shape)
-    _keep_last[triton.cdiv(shape.channels, width), sequences](
-        *inputs, *contexts, firsts, states.inputs, states.place, *strides,
-        CHANNELS=shape.channels, TAPS=shape.taps, WINDOW=window, WIDTH=width, num_warps=4,
-    )  # fmt: skip
+    keep_last_inputs(inputs.mixed, states, contexts, firsts, shape, inputs.rates)
     return output
-
-
-def _window_and_width(shape: RecurrentShape) -> tuple[int, int]:
-    """Tokens that are read, and channels of a program, as powers of two."""
-    window = power_of_two(shape.taps + 1)
-    return window, min(WIDEST, NUMBERS // window)
 
 
 def step_floor(shape: RecurrentShape, sequences: int, itemsize: int) -> Floor:
@@ -196,34 +188,3 @@ def _convolve(
     gate = tl.load(mixed + at * mixed_stride + CHANNELS + channel, mask=ours, other=0.0)
     made = (total * gate.to(tl.float32)).to(output.dtype.element_ty)
     tl.store(output + at * CHANNELS + channel, made, mask=ours)
-
-
-@triton.jit(
-    do_not_specialize=["place", "tables_stride"],
-    do_not_specialize_on_alignment=["tables", "lengths", "firsts"],
-)
-def _keep_last(
-    mixed, rates, tables, lengths, firsts, inputs, place,
-    mixed_stride, rates_stride, tables_stride, inputs_stride,
-    CHANNELS: tl.constexpr, TAPS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """A program: some channels of a sequence."""
-    sequence = tl.program_id(1).to(tl.int64)
-    begin = tl.load(firsts + sequence)
-    count = tl.load(firsts + sequence + 1) - begin
-    if count == 0:
-        return
-    goes_on = tl.load(lengths + sequence) > count
-    block = tl.load(tables + sequence * tables_stride + place).to(tl.int64)
-    tap = tl.arange(0, WINDOW)[:, None]
-    channel = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    there, at = (tap < TAPS) & (channel < CHANNELS), count - TAPS + tap
-    before = inputs + block * inputs_stride + channel
-    old = before + (TAPS + at) * CHANNELS
-    kept = tl.load(old, mask=there & (at < 0) & goes_on, other=0.0)
-    row, new = (begin + at).to(tl.int64), there & (at >= 0)
-    numbers = tl.load(mixed + row * mixed_stride + channel, mask=new, other=0.0)
-    gate = tl.load(rates + row * rates_stride + channel, mask=new, other=0.0)
-    kept += numbers.to(tl.float32) * gate.to(tl.float32)
-    tl.debug_barrier()  # all threads have read what was there
-    tl.store(before + tap * CHANNELS, kept, mask=there)
