@@ -264,8 +264,8 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         said = f"{len(kinds)} layer_types, {len(rotated)} of no_rope_layers"
         raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
     if len(sparse) != raw["num_hidden_layers"]:
-        said = raw["num_hidden_layers"]
-        raise ValueError(f"{len(sparse)} mlp_layer_types for {said} layers")
+        said = f"{len(sparse)} mlp_layer_types"
+        raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
     layers = [
         {
             "window": window if kind == SLIDING else None,

@@ -43,20 +43,20 @@ class BlockPool:
         """Reference the block under this key; None if there is none."""
         block = self._block_of.get(key)
         if block is not None:
-            self._reusable.pop(block, None)
-            self._refs[block] += 1
+            self._adopt(block)
         return block
 
     def pin(self, keys: Seq[bytes], spare: int) -> list[int]:
         """Reference the blocks of the leading keys, using at most `spare` free blocks."""
         pinned = list[int]()
-        for key in keys[: self.known(keys)]:
-            block = self._block_of[key]
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is None:
+                break
             spare -= block in self._reusable
             if spare < 0:
                 break
-            self._reusable.pop(block, None)
-            self._refs[block] += 1
+            self._adopt(block)
             pinned.append(block)
         return pinned
 
@@ -112,6 +112,10 @@ class BlockPool:
         """Raise if a block is referenced; costs nothing."""
         if lost := self.num_blocks - self.free_blocks:
             raise AssertionError(f"{lost} blocks belong to nobody")
+
+    def _adopt(self, block: int) -> None:
+        self._reusable.pop(block, None)
+        self._refs[block] += 1
 
     def _take(self) -> int:
         evict = not self._blank or (self._reusable and self._freed_since_launch(self._blank[0]))

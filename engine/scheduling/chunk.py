@@ -7,6 +7,7 @@ import msgspec
 
 from engine.request import Logprobs
 from engine.scheduling.sequence import Sequence
+from engine.scheduling.state_trail import StateTrail
 
 BlockCopy = tuple[int, int]
 """From one block to another."""
@@ -39,17 +40,13 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
         """How many tokens it computes, including drafts."""
         return self.length + len(self.drafts)
 
-    @property
-    def begins_from(self) -> Iterable[BlockCopy]:
-        """The copies from a snapshot to the sequence's state before this chunk."""
-        trail = self.seq.trail
-        return zip(trail.source, self.seq.state_blocks, strict=False) if trail else ()
+    def begins_from(self, trail: StateTrail) -> Iterable[BlockCopy]:
+        """The copies from a snapshot, if any, to the sequence's state before this chunk."""
+        return zip(trail.source, self.seq.state_blocks, strict=False)
 
-    @property
-    def leaves(self) -> Iterable[BlockCopy]:
-        """The copies from the sequence's state to a snapshot behind this chunk."""
-        trail = self.seq.trail
-        target = trail.target_at(self.start + self.length) if trail else ()
+    def leaves(self, trail: StateTrail) -> Iterable[BlockCopy]:
+        """The copies from the sequence's state to a snapshot, if any, behind this chunk."""
+        target = trail.target_at(self.start + self.length)
         return zip(self.seq.state_blocks, target, strict=False)
 
     @property

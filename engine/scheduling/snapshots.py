@@ -34,12 +34,10 @@ class Snapshots:
         self.least_saved, self.blocks_each = least_saved, blocks_each
         self._pool, self._block_size = pool, block_size
 
-    def begin(self, seq: Sequence, keys: Seq[bytes], cached: int) -> int:
-        """Set the trail of a sequence whose KV is cached for the first `cached` of its `keys`.
-
-        Returns behind how many of these blocks it can begin.
-        """
-        first, size = self._newest(keys[:cached]), self._block_size
+    def begin(self, seq: Sequence, keys: Seq[bytes]) -> int:
+        """Set the trail of a sequence with these keys; behind how many of them it can begin."""
+        cached, size = self._pool.known(keys), self._block_size
+        first = self._newest(keys[:cached])
         source, ends, last = list[int](), list[int](), first * size
         if first:
             source = self._pool.pin(self._keys_at(keys[first - 1]), self._pool.free_blocks)

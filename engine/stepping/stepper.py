@@ -130,11 +130,15 @@ def _plan(ordered: Seq[Chunk]) -> Plan:
         if chunk.samples:
             picks += range(len(tokens) - len(chunk.drafts) - 1, len(tokens))
     singles = sum(span.length == 1 for span in spans)
-    before = [copy for chunk in ordered for copy in chunk.begins_from]
-    behind = [copy for chunk in ordered for copy in chunk.leaves]
-    return Plan(
-        tokens, spans[:singles], spans[singles:], picks, copies=BlockCopies(before, behind)
-    )
+    copies = _copies(ordered)
+    return Plan(tokens, spans[:singles], spans[singles:], picks, copies=copies)
+
+
+def _copies(ordered: Seq[Chunk]) -> BlockCopies:
+    """The copies of states around a batch; nearly always there are none."""
+    moving = [(one, trail) for one in ordered if (trail := one.seq.trail) is not None]
+    before = [copy for chunk, trail in moving for copy in chunk.begins_from(trail)]
+    return BlockCopies(before, [copy for one, trail in moving for copy in one.leaves(trail)])
 
 
 def _with_rows(ordered: Seq[Chunk]) -> Iterator[RanChunk]:

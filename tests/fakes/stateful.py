@@ -23,10 +23,11 @@ class StatefulEngine(FakeEngine):
 
     def _run(self, chunks: Seq[Chunk]) -> dict[RequestId, SampledTokens]:
         assert not any(chunk.drafts for chunk in chunks), "no draft may change a state"
-        for source, target in (copy for chunk in chunks for copy in chunk.begins_from):
+        moving = [(one, one.seq.trail) for one in chunks if one.seq.trail is not None]
+        for source, target in (copy for one, at in moving for copy in one.begins_from(at)):
             self._copy(source, target)
         drawn = super()._run(chunks)
-        for source, target in (copy for chunk in chunks for copy in chunk.leaves):
+        for source, target in (copy for one, at in moving for copy in one.leaves(at)):
             self._copy(source, target)
         return drawn
 

@@ -53,34 +53,23 @@ def case_of(
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("chunks", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(("shape", "bias"), SHAPES.values(), ids=SHAPES)
-def test_a_step(
-    shape: RecurrentShape,
-    bias: bool,
+@pytest.mark.parametrize("name", SHAPES)
+def test_like_plain_torch(
+    name: str,
     dtype: torch.dtype,
+    chunks: bool,
     kernels: type[TorchKernels],
     device: torch.device,
 ) -> None:
-    """Of sequences that go on, of some that begin, and of padding."""
-    case = case_of(shape, (STARTS, ONES), dtype, device, bias=bias)
-    check(case, kernels(), chunks=False)
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(("shape", "bias"), SHAPES.values(), ids=SHAPES)
-def test_chunks(
-    shape: RecurrentShape,
-    bias: bool,
-    dtype: torch.dtype,
-    kernels: type[TorchKernels],
-    device: torch.device,
-) -> None:
-    """Shorter than the convolution and longer than a piece, with padding in every place."""
-    spans = (4, 0, 0, 0, 9, 2, 0), (1, 2, 0, 41, 32, 17, 0)
-    case = case_of(shape, spans, dtype, device, bias=bias, spare=21)
-    check(case, kernels(), chunks=True)
+    """A step of sequences that go on, of some that begin, and of padding; or chunks shorter
+    than the convolution and longer than a piece, with padding in every place.
+    """
+    shape, bias = SHAPES[name]
+    spans = ((4, 0, 0, 0, 9, 2, 0), (1, 2, 0, 41, 32, 17, 0)) if chunks else (STARTS, ONES)
+    case = case_of(shape, spans, dtype, device, bias=bias, spare=21 * chunks)
+    check(case, kernels(), chunks=chunks)
 
 
 @pytest.mark.gpu
