@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -17,7 +17,8 @@ CountOrNone = Annotated[int, Meta(ge=0, le=MOST)]
 Difference = tuple[str, object, object]
 """A field, its value on the other side, and its value here."""
 RANKS = "tensor_parallel_size"
-EQUAL = ("version", "dtype", "layers", "parts", "kv_heads", "head_dim")
+GLOBAL = ("global_layers", "global_kv_heads", "global_head_dim")
+EQUAL = ("version", "dtype", "layers", "parts", "kv_heads", "head_dim", *GLOBAL)
 SAME_STATE = (
     "state_layers",
     "state_key_heads",
@@ -29,12 +30,30 @@ SAME_STATE = (
 NUMBER_BYTES = 4  # of a state: float32, whatever the dtype of KV
 
 
+class LayerKind(NamedTuple):
+    """Layers whose heads are alike: `kv_heads` of the model."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    def heads_of(self, rank: int, ranks: int) -> range:
+        """The heads of one of so many ranks."""
+        if ranks > self.kv_heads:
+            first = rank // (ranks // self.kv_heads)
+            return range(first, first + 1)
+        each = self.kv_heads // ranks
+        return range(rank * each, (rank + 1) * each)
+
+
 class KvLayout(msgspec.Struct, frozen=True):
     """A block is [layer, part, head, token, head_dim], in one region for each rank.
 
     `kv_heads` are the model's, divided among the ranks (`heads_of`). `parts` is 2 for keys and
     values, or 1 for latents, which every rank has. `block_bytes` has the size of a block in
     each rank's region. Fields that are not given are 1: a block is then just a range of tokens.
+    Behind these layers there may be `global_layers`, whose heads are of another number and
+    width.
 
     The last `state_blocks` of a sequence hold its state: of each of `state_layers`, a matrix
     [key_width, value_width] for each value head, then the last inputs of a convolution,
@@ -53,6 +72,9 @@ class KvLayout(msgspec.Struct, frozen=True):
     parts: Count = 1
     head_dim: Count = 1
     version: int = VERSION
+    global_layers: CountOrNone = 0
+    global_kv_heads: CountOrNone = 0
+    global_head_dim: CountOrNone = 0
     state_blocks: CountOrNone = 0
     state_layers: CountOrNone = 0
     state_key_heads: CountOrNone = 0
@@ -66,18 +88,34 @@ class KvLayout(msgspec.Struct, frozen=True):
         """The heads of a rank; if there are more ranks than heads, several have the
         same one.
         """
-        heads, ranks = self.kv_heads, self.tensor_parallel_size
-        if ranks > heads:
-            first = rank // (ranks // heads)
-            return range(first, first + 1)
-        each = heads // ranks
-        return range(rank * each, (rank + 1) * each)
+        return self.kinds[0].heads_of(rank, self.tensor_parallel_size)
+
+    @property
+    def kinds(self) -> Sequence["LayerKind"]:
+        """The kinds of layers, in the order in which a block has them."""
+        first = LayerKind(self.layers, self.kv_heads, self.head_dim)
+        other = LayerKind(self.global_layers, self.global_kv_heads, self.global_head_dim)
+        return (first, other) if all(other) else (first,)
+
+    def kind_bytes(self, rank: int) -> Sequence[int]:
+        """The bytes of each kind's layers in a block of a rank."""
+        rows = self.block_size * self.parts
+        each = (
+            kind.layers * len(kind.heads_of(rank, self.tensor_parallel_size)) * kind.head_dim
+            for kind in self.kinds
+        )
+        return [rows * numbers * self.row_bytes // self.head_dim for numbers in each]
 
     @property
     def row_bytes(self) -> int:
         """The bytes of one token for one head, in one part of one layer."""
-        rows = self.layers * self.parts * len(self.heads_of(0)) * self.block_size
-        return self.block_bytes[0] // rows if self.block_bytes else 0
+        if not self.block_bytes:
+            return 0
+        ranks = self.tensor_parallel_size
+        rows = sum(
+            kind.layers * len(kind.heads_of(0, ranks)) * kind.head_dim for kind in self.kinds
+        )
+        return self.block_bytes[0] * self.head_dim // (rows * self.parts * self.block_size)
 
     @property
     def states_per_block(self) -> int:
@@ -172,18 +210,20 @@ def _have_many_ranks(theirs: KvLayout, ours: KvLayout) -> bool:
 
 def _divide_blocks(theirs: KvLayout, ours: KvLayout) -> bool:
     small, large = sorted((theirs.block_size, ours.block_size))
+    if ours.global_layers and small != large:  # rows of two widths have slots of two sizes
+        return False
     slots = large // gcd(small, large)
     return large % small == 0 or (ours.state_layers > 0 and slots <= MOST_SLOTS)
 
 
 def _shares_out(layout: KvLayout) -> bool:
-    small, large = sorted((layout.kv_heads, layout.tensor_parallel_size))
-    return large % small == 0
+    pairs = (sorted((kind.kv_heads, layout.tensor_parallel_size)) for kind in layout.kinds)
+    return all(large % small == 0 for small, large in pairs)
 
 
 def _is_made_of(row_bytes: int, layout: KvLayout) -> bool:
     """Whether all blocks have the size that follows from the other fields."""
     ranks = layout.tensor_parallel_size
-    rows = layout.layers * layout.parts * layout.block_size * row_bytes
-    wanted = tuple(rows * len(layout.heads_of(rank)) for rank in range(ranks))
-    return layout.block_bytes == wanted
+    if layout.row_bytes != row_bytes:
+        return False
+    return layout.block_bytes == tuple(sum(layout.kind_bytes(rank)) for rank in range(ranks))

@@ -171,7 +171,9 @@ class DeviceBatch:
             self.kernels.recurrent_chunks(io, states, contexts, chunks, weights)
 
     def _kv(self, layer: int) -> LayerKv:
-        return LayerKv(self.memory.blocks, layer, self.memory.shape.value_width)
+        kind, own = self.memory.place_of(layer)
+        planes = self.memory.planes[kind]
+        return LayerKv(planes.blocks, own, planes.value_width)
 
 
 class DeviceChunk:

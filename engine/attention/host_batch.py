@@ -28,7 +28,7 @@ class AttentionBatch:
         spans, size = [*singles, *chunks], memory.block_size
         self.positions, self.slots = self._places(spans)
         self.entered = [block for span in spans for block in span.entered(size)]
-        self._attention = SpanAttention(memory, singles, chunks)
+        self._attention = [SpanAttention(one, singles, chunks) for one in memory.planes]
         keeping = memory.kernels if memory.shape.state is not None else None
         self._recurrence = SpanRecurrence(keeping, singles, chunks)
         self._spans = singles, chunks
@@ -41,9 +41,11 @@ class AttentionBatch:
         """
         positions, slots = self._places(singles)
         self.positions.copy_(positions)
-        self.slots.copy_(slots)
+        for ours, new in zip(self.slots, slots, strict=True):
+            ours.copy_(new)
         self.entered = [one for span in singles for one in span.entered(self.memory.block_size)]
-        self._attention.renew(singles)
+        for one in self._attention:
+            one.renew(singles)
         self._recurrence.renew(singles)
 
     def turn_and_write(
@@ -59,12 +61,13 @@ class AttentionBatch:
             queries, keys = norms[0](queries), norms[1](keys)
         if memory.kernels is not None:
             angles = None if rotation is None else rotation.angles
-            ours = memory.token_rows_of(layer)
-            memory.kernels.turn_and_write((queries, keys, values), angles, ours, self.slots)
+            kind, own = memory.place_of(layer)
+            ours, slots = memory.planes[kind].token_rows_of(own), self.slots[kind]
+            memory.kernels.turn_and_write((queries, keys, values), angles, ours, slots)
             return queries
         if rotation is not None:
             queries, keys = rotation.turn(queries), rotation.turn(keys)
-        memory.write(layer, self.slots, keys, values)
+        self.write(layer, keys, values)
         return queries
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
@@ -87,7 +90,7 @@ class AttentionBatch:
         ours = chunks[run.chunks.start : run.chunks.stop]
         if run.expanded:
             return LatentPart(run.rows, expanded=HostChunk(self.memory, ours[0]))
-        absorbed = SpanAttention(self.memory, singles[: run.singles], ours)
+        absorbed = SpanAttention(self.memory.planes[0], singles[: run.singles], ours)
         return LatentPart(run.rows, absorbed)
 
     def recurrence(
@@ -98,27 +101,21 @@ class AttentionBatch:
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """See Batch."""
-        self.memory.write(layer, self.slots, *parts)
+        kind, own = self.memory.place_of(layer)
+        self.memory.planes[kind].write(own, self.slots[kind], *parts)
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """See Batch."""
-        return self._attention.attend(layer, style, queries)
+        kind, own = self.memory.place_of(layer)
+        return self._attention[kind].attend(own, style, queries)
 
-    def _places(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
-        """Positions and slots of all tokens."""
+    def _places(self, spans: Sequence[Span]) -> tuple[Tensor, Sequence[Tensor]]:
+        """Positions of all tokens, and their slots in the layers of each kind."""
         size = self.memory.block_size
         at = [(span, range(span.start, span.start + span.length)) for span in spans]
         positions = self._row([position for _, ours in at for position in ours])
-        blocks = [span.blocks[i // size] for span, ours in at for i in ours]
-        return positions, self._slots(blocks, positions)
-
-    def _slots(self, blocks: list[int], positions: Tensor) -> Tensor:
-        """Where each token's KV goes: [parts, tokens * kv_heads] rows of `token_rows`."""
-        size = self.memory.block_size
-        rows = self.memory.rows(self._row(blocks)[:, None]).squeeze(
-            -1
-        )  # [parts, tokens, heads]
-        return (rows * size + (positions % size)[:, None]).flatten(1).contiguous()
+        blocks = self._row([span.blocks[i // size] for span, ours in at for i in ours])
+        return positions, [one.slots(blocks, positions) for one in self.memory.planes]
 
     def _row(self, numbers: Sequence[int]) -> Tensor:
         return long_row(numbers).to(self.memory.block_rows.device)

@@ -10,6 +10,9 @@ rows of `width`, the memory is written token by token; viewed as rows of `token 
 gathered head by head into the [sequence, head, position, width] that attention needs, without
 a second copy.
 
+Layers may be of two kinds whose heads differ in number and width (Gemma 4's local and global
+ones). Then each block has the local layers first, and the global ones behind them.
+
 A model may keep a state of fixed size for each sequence beside its KV. That lies in blocks of
 the same memory, some for each sequence, each of which holds the states of a few layers. So
 whatever is done with blocks (leases, copies, checksums) is done with states.
@@ -17,6 +20,7 @@ whatever is done with blocks (leases, copies, checksums) is done with states.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -48,12 +52,27 @@ class StateShape:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerKind:
+    """Some layers whose KV is alike: of each token and head, rows of `width` numbers."""
+
+    layers: int
+    heads: int
+    width: int
+
+    @property
+    def numbers(self) -> int:
+        """Those of one part of a token, in all layers."""
+        return self.layers * self.heads * self.width
+
+
+@dataclass(frozen=True, slots=True)
 class KvShape:
     """The KV of one token: in each layer and for each head, `parts` rows of `width` numbers.
 
     The value is the first `value_width` numbers of the last part's row; None: all of them.
     Numbers are `stored` in this type; None: in that of the model's computing. Each sequence has
-    a `state` beside that, if the model keeps one.
+    a `state` beside that, if the model keeps one. Behind these layers there may be
+    `global_layers` of another kind, whose rows are as wide, or twice as wide.
     """
 
     layers: int
@@ -63,11 +82,18 @@ class KvShape:
     value_width: int | None = None
     stored: torch.dtype | None = None
     state: StateShape | None = None
+    global_layers: LayerKind | None = None
+
+    @property
+    def kinds(self) -> Sequence[LayerKind]:
+        """The kinds of layers, in the order of their layers in a block."""
+        first = LayerKind(self.layers, self.heads, self.width)
+        return (first,) if self.global_layers is None else (first, self.global_layers)
 
     @property
     def numbers(self) -> int:
         """The total of numbers for one token."""
-        return self.layers * self.parts * self.heads * self.width
+        return self.parts * sum(kind.numbers for kind in self.kinds)
 
     @property
     def state_layers(self) -> int:
@@ -83,14 +109,89 @@ KvMemoryArgs = tuple[KvShape, int, int, torch.dtype, torch.device, Kernels | Non
 """KvMemory's arguments: shape, blocks, tokens per block, dtype, device, kernels."""
 
 
-class KvMemory:
-    """The tensor, its views, and the rows of a token or a block in them.
+class KvPlanes:
+    """The layers of one kind in KV memory, counted from 0, and the rows of tokens in them.
 
-    `token_rows` is [blocks * layers * parts * heads * block_size, width], `block_rows` is
-    [blocks * layers * parts * heads, block_size * width]. The model computes in `dtype`, which
-    is what is written, and what queries are. CPU kernels write to it and attend over it; other
-    `kernels` are ignored, and plain torch is used without them. In float8_e4m3fn keys and
-    values are rounded when they are written.
+    `flat` is the memory from these layers in block 0 on. `token_rows` is [n, width],
+    `block_rows` is [n, block_size * width], of which a block has `rows_per_block`, in part
+    those of other kinds; `blocks` is [block, layer, part, kv_head, token, width]. CPU
+    `kernels` write and attend; without, plain torch does.
+    """
+
+    def __init__(
+        self,
+        shape: KvShape,
+        kind: LayerKind,
+        block_size: int,
+        flat: Tensor,
+        kernels: CpuKernels | None,
+    ) -> None:
+        self.kind, self.parts, self.value_width = kind, shape.parts, shape.value_width
+        self.block_size, self.kernels = block_size, kernels
+        self.block_rows = flat.view(-1, block_size * kind.width)
+        self.token_rows = flat.view(-1, kind.width)
+        self.rows_per_layer = shape.parts * kind.heads
+        self.rows_per_block = shape.numbers // kind.width
+        self.blocks = self._by_block()
+
+    def _by_block(self) -> Tensor:
+        """These layers as [block, layer, part, kv_head, token, width]."""
+        kind, size = self.kind, self.block_size
+        sizes = kind.layers, self.parts, kind.heads, size, kind.width
+        strides = [prod(sizes[at:]) for at in range(1, len(sizes) + 1)]
+        count = -(-len(self.block_rows) // self.rows_per_block)
+        each = self.rows_per_block * size * kind.width
+        return self.token_rows.as_strided((count, *sizes), (each, *strides))
+
+    def rows(self, blocks: Tensor) -> Tensor:
+        """Layer 0's rows of `block_rows`: [parts, .., heads, n] for blocks [.., n]."""
+        parts, heads = self.parts, self.kind.heads
+        each = torch.arange(parts * heads, device=blocks.device)
+        each = each.view(parts, *[1] * (blocks.dim() - 1), heads, 1)
+        return (blocks * self.rows_per_block).unsqueeze(-2) + each
+
+    def slots(self, blocks: Tensor, positions: Tensor) -> Tensor:
+        """Where each token's KV goes: [parts, tokens * heads], layer 0's rows of `token_rows`.
+
+        `positions` [tokens] are in sequences, `blocks` [tokens] are those that they are in.
+        """
+        size = self.block_size
+        rows = self.rows(blocks[:, None]).squeeze(-1)  # [parts, tokens, heads]
+        return (rows * size + (positions % size)[:, None]).flatten(1).contiguous()
+
+    def token_rows_of(self, layer: int) -> Tensor:
+        """`token_rows` shifted so that layer 0's indices select this layer's rows."""
+        return self.token_rows[layer * self.rows_per_layer * self.block_size :]
+
+    def write(self, layer: int, slots: Tensor, *parts: Tensor) -> None:
+        """Store keys and values, or latents, [tokens, heads, width] of one layer at `slots`."""
+        ours = self.token_rows_of(layer)
+        for at, part in zip(slots, parts, strict=True):
+            if self.kernels is not None:
+                self.kernels.write(ours, at, part)
+                continue
+            rows = to_stored(part.reshape(-1, self.kind.width), ours.dtype)
+            copyable(ours).index_copy_(0, at, copyable(rows))
+
+    def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [sequences, heads, positions, width or value_width] of one layer, in
+        the type that they are stored in.
+
+        `rows` [parts, sequences, heads, n] is the result of `rows` for each one's n blocks.
+        """
+        _, sequences, heads, count = rows.shape
+        ours = take(self.block_rows[layer * self.rows_per_layer :], rows.flatten())
+        parts = ours.view(-1, sequences, heads, count * self.block_size, self.kind.width)
+        return parts[0], parts[-1][..., : self.value_width]
+
+
+class KvMemory:
+    """The tensor, its `planes` of each kind of layers, and the states in it.
+
+    `block_rows` [n, block_size * width] is all of it, in rows of the first kind. The model
+    computes in `dtype`, which is what is written, and what queries are. CPU kernels write to it
+    and attend over it; other `kernels` are ignored, and plain torch is used without them. In
+    float8_e4m3fn keys and values are rounded when they are written.
     """
 
     def __init__(
@@ -105,12 +206,14 @@ class KvMemory:
         self.kernels = kernels if isinstance(kernels, CpuKernels) else None
         self.shape, self.block_size, self.num_blocks = shape, block_size, num_blocks
         self.dtype = dtype
-        self.rows_per_layer = shape.parts * shape.heads
-        self.rows_per_block = shape.layers * self.rows_per_layer
-        rows = num_blocks * self.rows_per_block
-        size = rows, block_size * shape.width
+        size = num_blocks * shape.numbers // shape.width, block_size * shape.width
         self.block_rows = self._zeros(size, shape.stored or dtype, device)
-        self.token_rows = self.block_rows.view(rows * block_size, shape.width)
+        self.planes = list[KvPlanes]()
+        flat, first = self.block_rows.view(-1), 0
+        for kind in shape.kinds:
+            ours = flat[first * shape.parts * block_size :]
+            self.planes.append(KvPlanes(shape, kind, block_size, ours, self.kernels))
+            first += kind.numbers
         self._states = [self._states_of(layer) for layer in range(shape.state_layers)]
         self.state_blocks = self._states[-1].place + 1 if self._states else 0
 
@@ -127,16 +230,18 @@ class KvMemory:
 
     @property
     def blocks(self) -> Tensor:
-        """All of it as [block, layer, part, kv_head, token, width]."""
-        shape, size = self.shape, self.block_size
-        return self.block_rows.view(
-            self.num_blocks, shape.layers, shape.parts, shape.heads, size, shape.width
-        )
+        """The first kind's layers as [block, layer, part, kv_head, token, width]."""
+        return self.planes[0].blocks
 
     @property
     def bytes_of_blocks(self) -> Tensor:
         """All of it as bytes, [block, bytes]."""
         return self.block_rows.view(self.num_blocks, -1).view(torch.uint8)
+
+    def place_of(self, layer: int) -> tuple[int, int]:
+        """Which of the `planes` a layer is in, and its index there."""
+        own = layer - self.shape.layers
+        return (0, layer) if own < 0 else (1, own)
 
     def states(self, layer: int) -> LayerStates:
         """Where the states of `layer` lie, counted among the layers that have one."""
@@ -170,39 +275,5 @@ class KvMemory:
 
     def clear_behind(self, block: int, tokens: int) -> None:
         """Overwrite a block with zeros behind its first `tokens`."""
-        self.blocks[block, ..., tokens:, :].zero_()
-
-    def rows(self, blocks: Tensor) -> Tensor:
-        """Layer 0's rows of `block_rows`: [parts, .., heads, n] for blocks [.., n]."""
-        parts, heads = self.shape.parts, self.shape.heads
-        each = torch.arange(parts * heads, device=blocks.device)
-        each = each.view(parts, *[1] * (blocks.dim() - 1), heads, 1)
-        return (blocks * self.rows_per_block).unsqueeze(-2) + each
-
-    def token_rows_of(self, layer: int) -> Tensor:
-        """`token_rows` shifted so that layer 0's indices select this layer's rows."""
-        return self.token_rows[layer * self.rows_per_layer * self.block_size :]
-
-    def write(self, layer: int, slots: Tensor, *parts: Tensor) -> None:
-        """Store keys and values, or latents, [tokens, heads, width] of one layer at `slots`.
-
-        `slots` [parts, tokens * heads] are layer 0's rows of `token_rows`.
-        """
-        ours = self.token_rows_of(layer)
-        for at, part in zip(slots, parts, strict=True):
-            if self.kernels is not None:
-                self.kernels.write(ours, at, part)
-                continue
-            rows = to_stored(part.reshape(-1, self.shape.width), ours.dtype)
-            copyable(ours).index_copy_(0, at, copyable(rows))
-
-    def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [sequences, heads, positions, width or value_width] of one layer, in
-        the type that they are stored in.
-
-        `rows` [parts, sequences, heads, n] is the result of `rows` for each one's n blocks.
-        """
-        _, sequences, heads, count = rows.shape
-        ours = take(self.block_rows[layer * self.rows_per_layer :], rows.flatten())
-        parts = ours.view(-1, sequences, heads, count * self.block_size, self.shape.width)
-        return parts[0], parts[-1][..., : self.shape.value_width]
+        for planes in self.planes:
+            planes.blocks[block, ..., tokens:, :].zero_()

@@ -150,11 +150,11 @@ class HostChunk:
         self._memory, self._span = memory, span
         count = -(-(span.start + span.length) // memory.block_size)
         blocks = torch.tensor([[*span.blocks[:count]]], device=memory.block_rows.device)
-        self._rows = memory.rows(blocks)
+        self._rows = memory.planes[0].rows(blocks)
 
     def latents(self, layer: int) -> Tensor:
         """See ExpandedChunk."""
-        return self._memory.read(layer, self._rows)[0][0, 0]
+        return self._memory.planes[0].read(layer, self._rows)[0][0, 0]
 
     def attend(
         self, style: AttentionStyle, queries: Tensor, made: Tensor, value_width: int
@@ -162,7 +162,7 @@ class HostChunk:
         """See ExpandedChunk."""
         memory = _OneBlock(made, value_width, self._memory)
         span = Span(self._span.start, self._span.length, (0,))
-        return SpanAttention(memory, (), [span]).attend(0, style, queries)
+        return SpanAttention(memory.planes[0], (), [span]).attend(0, style, queries)
 
 
 class _OneBlock(KvMemory):

@@ -18,7 +18,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from engine.attention.kv_memory import KvMemory
+from engine.attention.kv_memory import KvPlanes
 from engine.kernels.cpu.attention import Numbers, PagedAttention
 from engine.kernels.style import AttentionStyle
 
@@ -108,12 +108,14 @@ class _Group:
 
 
 class SpanAttention:
-    """Attention of the queries of some spans, `singles` of one token first."""
+    """Attention of the queries of some spans, `singles` of one token first, in layers of one
+    kind.
+    """
 
     def __init__(
-        self, memory: KvMemory, singles: Sequence[Span], chunks: Sequence[Span]
+        self, planes: KvPlanes, singles: Sequence[Span], chunks: Sequence[Span]
     ) -> None:
-        self._memory = memory
+        self._planes = planes
         self._compiled, self._groups = self._compile([*singles, *chunks]), list[_Group]()
         if self._compiled is None:
             alike = [list(some) for _, some in groupby(singles, key=_size_class)]
@@ -125,13 +127,13 @@ class SpanAttention:
         self._compiled.renew(*told(singles, [one.blocks for one in singles]))
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """See Batch in engine/attention/batch.py."""
+        """See Batch in engine/attention/batch.py; layers are counted within their kind."""
         if self._compiled is not None:
             return self._compiled.attend(layer, style, queries)
-        kv_heads, width = self._memory.shape.heads, self._memory.shape.width
+        kv_heads, width = self._planes.kind.heads, self._planes.kind.width
         first, parts = 0, list[Tensor]()
         for group in self._groups:
-            found = self._memory.read(layer, group.rows)
+            found = self._planes.read(layer, group.rows)
             keys, values = (one.to(queries.dtype) for one in found)
             count = keys.shape[0] * group.length
             ours = queries[first : first + count]
@@ -144,15 +146,15 @@ class SpanAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _compile(self, spans: Sequence[Span]) -> PagedAttention | None:
-        kernels, memory = self._memory.kernels, self._memory
+        kernels, planes = self._planes.kernels, self._planes
         if kernels is None:
             return None
         ours = told(spans, [span.blocks for span in spans])
-        return kernels.attention(memory.blocks, memory.shape.value_width, *ours)
+        return kernels.attention(planes.blocks, planes.value_width, *ours)
 
     def _group(self, spans: Sequence[Span]) -> _Group:
         """A group padded to its longest sequence; a chunk may be cut into several slices."""
-        size, length = self._memory.block_size, spans[0].length
+        size, length = self._planes.block_size, spans[0].length
         counts = [-(-(span.start + length) // size) for span in spans]
         table = [
             [*span.blocks[:count], *[span.blocks[0]] * (max(counts) - count)]
@@ -166,10 +168,10 @@ class SpanAttention:
             some = positions[:, first : first + QUERIES_AT_ONCE]
             seen = -(-(last + first + some.shape[1]) // size) * size  # whole blocks: not copied
             slices.append(_Slice(some, first, seen))
-        return _Group(self._memory.rows(self._ids(table)), length, slices)
+        return _Group(self._planes.rows(self._ids(table)), length, slices)
 
     def _ids(self, numbers: Sequence[object]) -> Tensor:
-        return torch.tensor(numbers, device=self._memory.block_rows.device)
+        return torch.tensor(numbers, device=self._planes.block_rows.device)
 
 
 def told(spans: Sequence[Span], blocks: Sequence[Sequence[int]]) -> tuple[Numbers, Numbers]:

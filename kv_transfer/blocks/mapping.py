@@ -13,7 +13,9 @@ contiguous on both sides.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from math import gcd
+from typing import NamedTuple
 
 from kv_transfer.blocks.runs import BlockRuns, pair_runs
 from kv_transfer.layout import KvLayout
@@ -145,15 +147,46 @@ def map_blocks(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
     return BlockMapping(slots, ours.block_size // tokens, step, size, pieces, covers, spreads)
 
 
+class _Rows(NamedTuple):
+    """Where the rows of one kind of layers lie in a block of a rank."""
+
+    heads: range
+    start: int
+    row: int  # bytes of a block's tokens, for one head
+
+    def at(self, plane: int, head: int) -> int:
+        """Where a head's rows begin, in one part of one layer."""
+        return self.start + (plane * len(self.heads) + head - self.heads.start) * self.row
+
+
 def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[MappedPiece]:
-    """One piece for each layer, part and head of each of our ranks."""
-    for rank in range(ours.tensor_parallel_size):
-        heads = ours.heads_of(rank)
-        for plane in range(ours.layers * ours.parts):
-            for head in heads:
-                owner = _owner(theirs, head, rank)
-                there = _offset(theirs, plane, theirs.heads_of(owner), head)
-                yield MappedPiece(owner, rank, there, _offset(ours, plane, heads, head), size)
+    """One piece for each layer, part and head of each of our ranks; of `size` bytes, or of
+    more where heads are wider.
+    """
+    there, here = _rows_of(theirs), _rows_of(ours)
+    for rank, ours_by_kind in enumerate(here):
+        for which, (kind, rows) in enumerate(zip(ours.kinds, ours_by_kind, strict=True)):
+            each = size * kind.head_dim // ours.head_dim
+            for plane in range(kind.layers * ours.parts):
+                for head in rows.heads:
+                    owner = _owner(theirs.tensor_parallel_size, kind.kv_heads, head, rank)
+                    begin = there[owner][which].at(plane, head)
+                    yield MappedPiece(owner, rank, begin, rows.at(plane, head), each)
+
+
+def _rows_of(layout: KvLayout) -> Sequence[Sequence[_Rows]]:
+    """Of each rank, those of each kind of layers."""
+    ranks, number = layout.tensor_parallel_size, layout.block_size * layout.row_bytes
+    found = []
+    for rank in range(ranks):
+        starts = accumulate(layout.kind_bytes(rank), initial=0)
+        found.append(
+            [
+                _Rows(kind.heads_of(rank, ranks), at, number * kind.head_dim // layout.head_dim)
+                for kind, at in zip(layout.kinds, starts, strict=False)
+            ]
+        )
+    return found
 
 
 def are_nested(pieces: Sequence[MappedPiece]) -> bool:
@@ -167,18 +200,12 @@ def _are_apart(pieces: Sequence[MappedPiece]) -> bool:
     return len({(piece.their_rank, piece.their_offset) for piece in pieces}) == len(pieces)
 
 
-def _owner(theirs: KvLayout, head: int, reader: int) -> int:
+def _owner(ranks: int, heads: int, head: int, reader: int) -> int:
     """The rank from which to read a head; if several have it, readers are spread over them."""
-    ranks, heads = theirs.tensor_parallel_size, theirs.kv_heads
     if ranks <= heads:
         return head // (heads // ranks)
     copies = ranks // heads
     return head * copies + reader % copies
-
-
-def _offset(layout: KvLayout, plane: int, heads: range, head: int) -> int:
-    row = plane * len(heads) + head - heads.start
-    return row * layout.block_size * layout.row_bytes
 
 
 def joined(pieces: Iterator[MappedPiece]) -> Iterator[MappedPiece]:

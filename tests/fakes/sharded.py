@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from msgspec.structs import replace
+
 from engine.api import KvRegion
-from kv_transfer.layout import KvLayout
+from kv_transfer.layout import GLOBAL, KvLayout
 
 ROW_BYTES = 3
 
@@ -27,6 +29,16 @@ def layout(
     return KvLayout(
         "uint8", block_size, heads, (each,) * ranks, ranks, layers, parts, head_dim=row_bytes
     )
+
+
+def beside(kv: KvLayout, others: tuple[int, int, int]) -> KvLayout:
+    """The same with global layers: how many, their heads, the bytes of their rows."""
+    count, heads, size = others
+    more = count * kv.parts * kv.block_size * size
+    more *= max(1, heads // kv.tensor_parallel_size)
+    sizes = tuple(each + more for each in kv.block_bytes)
+    named = dict(zip(GLOBAL, others, strict=True))
+    return replace(kv, block_bytes=sizes, **named)
 
 
 def row(token: int, layer: int, part: int, head: int, size: int = ROW_BYTES) -> bytes:
@@ -74,15 +86,26 @@ class Memory:
     def _rows(
         self, blocks: Sequence[int], tokens: range
     ) -> Iterator[tuple[tuple[int, int], bytes]]:
-        kv, size = self.layout, self.layout.row_bytes
+        kv = self.layout
+        others = kv.global_layers, kv.global_kv_heads, kv.global_head_dim
         for rank, token in product(range(kv.tensor_parallel_size), tokens):
             block, within = blocks[token // kv.block_size], token % kv.block_size
-            heads = kv.heads_of(rank)
-            for layer, part, head in product(range(kv.layers), range(kv.parts), heads):
-                number = ((layer * kv.parts + part) * len(heads)) + head - heads.start
-                start = block * kv.block_bytes[rank]
-                start += (number * kv.block_size + within) * size
-                yield (rank, start), row(token, layer, part, head, size)
+            start, before = block * kv.block_bytes[rank], 0
+            for layers, heads, size in ((kv.layers, kv.kv_heads, kv.head_dim), others):
+                ours = _share(heads, rank, kv.tensor_parallel_size)
+                for layer, part, head in product(range(layers), range(kv.parts), ours):
+                    place = start + within * size
+                    wanted = row(token, before + layer, part, head, size)
+                    yield (rank, place), wanted
+                    start += kv.block_size * size
+                before += layers
+
+
+def _share(heads: int, rank: int, ranks: int) -> range:
+    """A rank's heads; several ranks have the same one if there are too few."""
+    each = min(heads, max(1, heads // ranks))
+    first = rank * each if heads >= ranks else heads and rank // (ranks // heads)
+    return range(first, first + each)
 
 
 def _address(memory: bytearray) -> int:

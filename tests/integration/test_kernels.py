@@ -1,6 +1,7 @@
 """The compiled kernels say what plain torch says; without a compiler, plain torch says it."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.host_batch import AttentionBatch
-from engine.attention.kv_memory import KvMemory, KvShape
+from engine.attention.kv_memory import KvMemory, KvShape, LayerKind
 from engine.attention.paged import Span
 from engine.checkpoints.linear import PackedLinear, PlainLinear, linear
 from engine.errors import KernelsUnavailable
@@ -67,7 +68,7 @@ def attend(
     tokens = len(SINGLES) + sum(some for _, some in CHUNKS)
     generator = torch.Generator().manual_seed(2)
     queries = torch.randn(tokens, heads, memory.shape.width, generator=generator)
-    return batch(memory).attend(memory.shape.layers - 1, style, queries.to(memory.token_rows))
+    return batch(memory).attend(memory.shape.layers - 1, style, queries.to(memory.block_rows))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -83,6 +84,39 @@ def test_attention_is_its_twin(shape: str, dtype: torch.dtype, kernels: CpuKerne
         ours, twin = (attend(memory, heads, style, one) for one in (kernels, None))
         error = (ours.double() - twin.double()).abs().max() / twin.abs().max()
         assert error < TOLERANCE[dtype], name
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("other", [LayerKind(2, 1, 64), LayerKind(1, 3, 32)])
+def test_layers_of_two_kinds_are_as_if_alone(
+    other: LayerKind, compiled: bool, kernels: CpuKernels
+) -> None:
+    """What is written to either, and read of it, is what a memory of one kind would have."""
+    first, ours = KvShape(2, 2, 32), kernels if compiled else None
+    apart = first, KvShape(other.layers, other.heads, other.width)
+    both, *alone = (
+        KvMemory(shape, 5, 4, torch.float32, torch.device("cpu"), ours)
+        for shape in (replace(first, global_layers=other), *apart)
+    )
+    spans = [Span(5, 1, [4, 1])], [Span(0, 6, [3, 0])]
+    together = AttentionBatch(both, *spans)
+    generator = torch.Generator().manual_seed(3)
+    for begin, memory in zip((0, first.layers), alone, strict=True):
+        batch, shape = AttentionBatch(memory, *spans), memory.shape
+        for layer in range(shape.layers):
+            size = 7, shape.heads, shape.width
+            keys, values, queries = torch.randn(3, *size, generator=generator)
+            for into, at in ((batch, layer), (together, begin + layer)):
+                into.turn_and_write(at, (queries, keys, values), None)
+            wanted = batch.attend(layer, AttentionStyle(0.5), queries)
+            read = together.attend(begin + layer, AttentionStyle(0.5), queries)
+            assert torch.equal(read, wanted)
+    for planes, memory in zip(both.planes, alone, strict=True):
+        assert torch.equal(planes.blocks, memory.blocks)
+        assert planes.blocks.any()
+    both.clear_behind(4, 2)
+    assert not any(planes.blocks[4, ..., 2:, :].any() for planes in both.planes)
+    assert all(planes.blocks[1, ..., 1, :].all() for planes in both.planes)
 
 
 def test_a_sequence_attends_alike_whoever_is_there(kernels: CpuKernels) -> None:

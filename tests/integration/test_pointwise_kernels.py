@@ -156,6 +156,6 @@ def test_what_is_written_is_where_torch_writes_it(
     slots = torch.stack((torch.tensor([30, 4, 11]), torch.tensor([95, 2, 1])))
     mixed = torch.randn(1, 9, 24).to(dtype)
     for memory in (ours, twin):
-        memory.write(1, slots, mixed[:, 3:6], mixed[:, 6:])
-    assert torch.equal(ours.token_rows, twin.token_rows)
-    assert ours.token_rows.any()
+        memory.planes[0].write(1, slots, mixed[:, 3:6], mixed[:, 6:])
+    assert torch.equal(ours.block_rows, twin.block_rows)
+    assert ours.block_rows.any()

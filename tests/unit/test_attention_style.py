@@ -56,7 +56,7 @@ def test_attention_follows_its_style(name: str) -> None:
         blocks = range(first, first + count)
         first += count
         keys, values = torch.randn(2, length, KV_HEADS, HEAD_DIM, generator=generator)
-        kv.write(1, AttentionBatch(kv, [], [Span(0, length, blocks)]).slots, keys, values)
+        AttentionBatch(kv, [], [Span(0, length, blocks)]).write(1, keys, values)
         spans.append(Span(length - want, want, blocks))
         whole.append((keys, values))
     queries = torch.randn(sum(wanted), HEADS, HEAD_DIM, generator=generator)

@@ -10,7 +10,7 @@ from kv_transfer.blocks.mapping import map_blocks
 from kv_transfer.layout import MOST, MOST_RANKS, VERSION, KvLayout, can_pull
 from kv_transfer.local.connector import LocalSink, LocalSource
 from kv_transfer.wire import Hello, decode_from_sink, encode
-from tests.fakes.sharded import Memory, layout
+from tests.fakes.sharded import Memory, beside, layout
 
 AT = ("source", 1)
 BLOCKS = 12
@@ -23,16 +23,22 @@ shapes = st.fixed_dictionaries(
         "row_bytes": st.sampled_from([1, 3]),
     }
 )
+others = st.sampled_from([(0, 0, 0), (1, 1, 6), (2, 2, 3), (1, 4, 6)])
 layouts = st.builds(
-    lambda size, ranks, shape: layout(size, ranks=ranks, **shape),
+    lambda size, ranks, shape, more: beside(layout(size, ranks=ranks, **shape), more),
     sizes,
     st.integers(1, 6),
     shapes,
+    others,
 )
-alike_pairs = shapes.flatmap(
-    lambda shape: st.tuples(
+alike_pairs = st.tuples(shapes, others).flatmap(
+    lambda both: st.tuples(
         *[
-            st.builds(lambda size, ranks: layout(size, ranks=ranks, **shape), sizes, ranks_of)
+            st.builds(
+                lambda size, ranks: beside(layout(size, ranks=ranks, **both[0]), both[1]),
+                sizes,
+                ranks_of,
+            )
             for ranks_of in [st.sampled_from([1, 2, 4])] * 2
         ]
     )
@@ -113,6 +119,9 @@ CHANGES = {
     "kv_heads": 4,
     "head_dim": 5,
     "version": VERSION + 1,
+    "global_layers": 2,
+    "global_kv_heads": 3,
+    "global_head_dim": 8,
     "block_size": 24,
     "tensor_parallel_size": 3,
     "block_bytes": (7,),
@@ -125,6 +134,18 @@ def test_a_mismatch_names_the_field_and_the_two_values(name: str) -> None:
     theirs = msgspec.structs.replace(ours, **{name: CHANGES[name]})
     here = getattr(ours, name)
     assert can_pull(theirs, ours) == f"{name} is {CHANGES[name]} there and {here} here"
+
+
+def test_rows_of_two_widths_are_read_into_equal_blocks_only() -> None:
+    """Slots of a block would be of two sizes."""
+    theirs, ours = (beside(layout(size), (1, 2, 6)) for size in (8, 16))
+    assert can_pull(theirs, ours) == "block_size is 8 there and 16 here"
+    assert can_pull(theirs, beside(layout(8, ranks=2), (1, 2, 6))) is None
+
+
+def test_ranks_have_to_share_out_the_heads_of_both_kinds() -> None:
+    theirs, ours = (beside(layout(8, heads=4, ranks=one), (1, 6, 3)) for one in (1, 4))
+    assert can_pull(theirs, ours) == "tensor_parallel_size is 1 there and 4 here"
 
 
 def test_ranks_that_do_not_share_out_the_heads_evenly_fit_nobody_else() -> None:
