@@ -91,7 +91,7 @@ class KvLayout(msgspec.Struct, frozen=True):
         return self.kinds[0].heads_of(rank, self.tensor_parallel_size)
 
     @property
-    def kinds(self) -> Sequence["LayerKind"]:
+    def kinds(self) -> Sequence[LayerKind]:
         """The kinds of layers, in the order in which a block has them."""
         first = LayerKind(self.layers, self.kv_heads, self.head_dim)
         other = LayerKind(self.global_layers, self.global_kv_heads, self.global_head_dim)
@@ -99,23 +99,20 @@ class KvLayout(msgspec.Struct, frozen=True):
 
     def kind_bytes(self, rank: int) -> Sequence[int]:
         """The bytes of each kind's layers in a block of a rank."""
-        rows = self.block_size * self.parts
-        each = (
-            kind.layers * len(kind.heads_of(rank, self.tensor_parallel_size)) * kind.head_dim
-            for kind in self.kinds
-        )
-        return [rows * numbers * self.row_bytes // self.head_dim for numbers in each]
+        return [each * self.row_bytes // self.head_dim for each in self._numbers(rank)]
 
     @property
     def row_bytes(self) -> int:
         """The bytes of one token for one head, in one part of one layer."""
         if not self.block_bytes:
             return 0
-        ranks = self.tensor_parallel_size
-        rows = sum(
-            kind.layers * len(kind.heads_of(0, ranks)) * kind.head_dim for kind in self.kinds
-        )
-        return self.block_bytes[0] * self.head_dim // (rows * self.parts * self.block_size)
+        return self.block_bytes[0] * self.head_dim // sum(self._numbers(0))
+
+    def _numbers(self, rank: int) -> Sequence[int]:
+        """Those of a block of a rank, by kind of layers."""
+        rows, ranks = self.block_size * self.parts, self.tensor_parallel_size
+        each = ((kind, len(kind.heads_of(rank, ranks))) for kind in self.kinds)
+        return [rows * kind.layers * heads * kind.head_dim for kind, heads in each]
 
     @property
     def states_per_block(self) -> int:

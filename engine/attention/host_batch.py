@@ -56,18 +56,18 @@ class AttentionBatch:
         norms: HeadNorms | None = None,
     ) -> Tensor:
         """See Batch. The kernel rotates in place."""
-        (queries, keys, values), memory = parts, self.memory
+        (queries, keys, values), (kind, own) = parts, self.memory.place_of(layer)
+        planes = self.memory.planes[kind]
         if norms is not None:
             queries, keys = norms[0](queries), norms[1](keys)
-        if memory.kernels is not None:
+        if planes.kernels is not None:
             angles = None if rotation is None else rotation.angles
-            kind, own = memory.place_of(layer)
-            ours, slots = memory.planes[kind].token_rows_of(own), self.slots[kind]
-            memory.kernels.turn_and_write((queries, keys, values), angles, ours, slots)
+            ours, slots = planes.token_rows_of(own), self.slots[kind]
+            planes.kernels.turn_and_write((queries, keys, values), angles, ours, slots)
             return queries
         if rotation is not None:
             queries, keys = rotation.turn(queries), rotation.turn(keys)
-        self.write(layer, keys, values)
+        planes.write(own, self.slots[kind], keys, values)
         return queries
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:

@@ -61,10 +61,7 @@ def batch(memory: KvMemory) -> AttentionBatch:
     )
 
 
-def attend(
-    memory: KvMemory, heads: int, style: AttentionStyle, kernels: CpuKernels | None
-) -> Tensor:
-    memory.kernels = kernels
+def attend(memory: KvMemory, heads: int, style: AttentionStyle) -> Tensor:
     tokens = len(SINGLES) + sum(some for _, some in CHUNKS)
     generator = torch.Generator().manual_seed(2)
     queries = torch.randn(tokens, heads, memory.shape.width, generator=generator)
@@ -76,12 +73,15 @@ def attend(
 def test_attention_is_its_twin(shape: str, dtype: torch.dtype, kernels: CpuKernels) -> None:
     kept, heads, size = SHAPES[shape]
     blocks = sum(-(-end // size) for end in (*SINGLES, *(end for end, _ in CHUNKS)))
-    memory = KvMemory(kept, blocks, size, dtype, torch.device("cpu"))
-    memory.block_rows.normal_(generator=torch.Generator().manual_seed(1))
+    memories = [
+        KvMemory(kept, blocks, size, dtype, torch.device("cpu"), one) for one in (kernels, None)
+    ]
+    for memory in memories:
+        memory.block_rows.normal_(generator=torch.Generator().manual_seed(1))
     for name, style in STYLES.items():
         if style.sinks is not None and heads != len(style.sinks):
             continue
-        ours, twin = (attend(memory, heads, style, one) for one in (kernels, None))
+        ours, twin = (attend(memory, heads, style) for memory in memories)
         error = (ours.double() - twin.double()).abs().max() / twin.abs().max()
         assert error < TOLERANCE[dtype], name
 
