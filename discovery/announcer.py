@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -68,6 +69,8 @@ class Announcer:
             now = time.monotonic()
             for reach, dialler in zip(self.reachabilities, self._diallers, strict=True):
                 reach.check(now=now, sent=sent)
+                if reach.given_up():
+                    dialler.renew()
                 if dialler.check(away=reach.away_since is not None, now=now):
                     reach.begin_anew()
             await asyncio.sleep(self.beat_s)
@@ -85,7 +88,8 @@ class Announcer:
             message = sign(message, self.cluster_key, wall_time=self._stamps.another())
         frame = pack(message)
         for dealer in self._dealers:
-            dealer.send(frame, zmq.NOBLOCK)
+            with suppress(zmq.Again):  # ZMQ has given the peer up; `run` connects again
+                dealer.send(frame, zmq.NOBLOCK)
         return True
 
     def close(self) -> None:
@@ -101,11 +105,14 @@ def _dealer(context: zmq.Context[zmq.Socket[bytes]], thread: int) -> zmq.Socket[
     """A socket that keeps only the newest of what could not be sent yet (CONFLATE).
 
     Its thread of ZMQ's stands still while it looks a name up: no other proxy should wait.
+    A domain of ZAP's, whatever its name, makes ZMQ refuse peers of its first protocols. An HTTP
+    server's answer looks like one, in several frames, at which CONFLATE aborts the process.
     """
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.AFFINITY, 1 << thread)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.CONFLATE, 1)
+    dealer.setsockopt(zmq.ZAP_DOMAIN, b"pdserve")
     dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
     dealer.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)

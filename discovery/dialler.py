@@ -55,6 +55,11 @@ class Dialler:
         self._connect()
         return True
 
+    def renew(self) -> None:
+        """Connect again, as ZMQ does not by itself where a peer broke its protocol."""
+        self._socket.disconnect(self._endpoint)
+        self._connect()
+
     def _connect(self) -> None:
         self._socket.setsockopt(zmq.IPV6, self._ipv6)
         self._socket.connect(self._endpoint)

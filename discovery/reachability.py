@@ -16,8 +16,15 @@ from discovery.replies import is_reply
 
 PATIENCE_S = 5.0  # enough for a proxy that starts with its nodes, or restarts
 MOST_UNANSWERED = 10  # registrations; a proxy that accepts them answers more than two of these
-STANDS = zmq.EVENT_HANDSHAKE_SUCCEEDED
+STANDS, BEGAN = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CONNECTED
+ENDED, RETRIED = zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED
 
+AWAY = "no proxy is reached at %s: no work comes here from it"
+STRANGER = (
+    "what answers at %s is no proxy, or not the port where nodes register: no work comes here "
+    "from it; --proxy wants the address that the proxy's log tells (nodes register at ...), "
+    "which is not that of its HTTP server"
+)
 SILENT = (
     "the proxy at %s has answered none of the last %d registrations, so it does not take this "
     "node in, and no work comes here from it: is --cluster-key the same on both sides, and are "
@@ -32,6 +39,7 @@ class ProxyReachability:
     """One proxy; `away_since` is None while it is connected.
 
     `unanswered`: registrations sent since it was connected, or since its last reply.
+    `stranger`: the last connection was taken and then ended without a word of ZMQ's protocol.
     """
 
     proxy: str
@@ -41,11 +49,13 @@ class ProxyReachability:
     logged_away: bool = False
     unanswered: int = 0
     logged_silence: bool = False
+    stranger: bool = False
+    _last_event: int | None = None
 
     @classmethod
     def of(cls, dealer: zmq.Socket[bytes], proxy: str, *, now: float) -> Self:
         """Call it before the dealer connects; the caller closes the result."""
-        monitor = dealer.get_monitor_socket(STANDS | zmq.EVENT_DISCONNECTED)
+        monitor = dealer.get_monitor_socket(STANDS | BEGAN | ENDED | RETRIED)
         return cls(proxy, dealer, monitor, now)
 
     def check(self, *, now: float, sent: bool = False) -> None:
@@ -54,8 +64,8 @@ class ProxyReachability:
         Call it on a timer; `sent`: a registration was sent just before. ZMQ queues its events
         until they are read here.
         """
-        for stands in self._connection_events():
-            self.away_since = None if stands else self.away_since or now
+        for event in self._connection_events():
+            self._follow(event, now)
         self._log_connection(now)
         self._log_replies(answered=self._answered(), sent=sent)
 
@@ -65,13 +75,32 @@ class ProxyReachability:
         The proxy was away at the last check, and stays so.
         """
         self._connection_events()
+        self._last_event = None
+
+    def given_up(self) -> bool:
+        """Whether ZMQ has left the peer for good, as it does if that breaks its protocol.
+
+        True only once; then the dealer has to connect again.
+        """
+        if self._last_event != ENDED:
+            return False
+        self._last_event = None
+        return True
+
+    def _follow(self, event: int, now: float) -> None:
+        if event == STANDS:
+            self.away_since = None
+        elif event == ENDED:
+            self.away_since = self.away_since or now
+            self.stranger = self._last_event == BEGAN
+        self._last_event = event
 
     def _log_connection(self, now: float) -> None:
         if self.away_since is None and self.logged_away:
             logger.info("the proxy at %s is there now", self.proxy)
             self.logged_away = False
         elif self.away_since is not None and not self.logged_away and self._late(now):
-            logger.warning("no proxy is reached at %s: no work comes here from it", self.proxy)
+            logger.warning(STRANGER if self.stranger else AWAY, self.proxy)
             self.logged_away = True
 
     def _log_replies(self, *, answered: bool, sent: bool) -> None:
@@ -103,12 +132,12 @@ class ProxyReachability:
                 return found
             found = found or is_reply(frames[-1])
 
-    def _connection_events(self) -> Sequence[bool]:
-        """ZMQ's events since the last check: True: connected, False: disconnected."""
-        found: list[bool] = []
+    def _connection_events(self) -> Sequence[int]:
+        """ZMQ's events since the last check: BEGAN, STANDS, ENDED or RETRIED."""
+        found: list[int] = []
         while True:
             try:
-                logged_away = self._monitor.recv_multipart(zmq.NOBLOCK)
+                told = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return found
-            found.append(parse_monitor_message(logged_away)["event"] == STANDS)
+            found.append(parse_monitor_message(told)["event"])
