@@ -50,9 +50,8 @@ class Dialler:
             self._turned_at = now
         if now - self._turned_at < TURN_S:
             return False
-        self._socket.disconnect(self._endpoint)
         self._ipv6, self._turned_at = not self._ipv6, now
-        self._connect()
+        self.renew()
         return True
 
     def renew(self) -> None:
