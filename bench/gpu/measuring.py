@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
+from zlib import crc32
 
 import torch
 
@@ -61,10 +62,11 @@ class Meter:
     ceilings: Ceilings
 
     def measure(self, shape: Shape, row: Row) -> Measured:
-        """Measure a row; its errors are caught and reported."""
+        """Measure a row, with the inputs of every run; its errors are caught and reported."""
         named = shape.name, row.name, row.setting
         self._tidy()
         try:
+            torch.manual_seed(crc32(" ".join(named).encode()))
             prepared = row.make(self.device)
             try:
                 return self._measure(named, prepared)

@@ -76,6 +76,16 @@ def test_a_share_says_how_near_to_the_floor_it_is() -> None:
     assert (one.seconds, one.floor_s, one.share, one.host_s) == (2.0, 1.0, 0.5, 0.5)
 
 
+def test_a_row_has_the_same_inputs_in_every_run() -> None:
+    def drawn(device: torch.device) -> Prepared:
+        made, twin = torch.randn(2, 3, device=device)
+        return Prepared(lambda: made, Floor(1), lambda: twin)
+
+    once, again = (_meter().measure(TINY, Row("kernel", "", drawn)) for _ in range(2))
+    other = _meter().measure(TINY, Row("kernel", "batch 1", drawn))
+    assert once.error == again.error != other.error
+
+
 def test_a_row_that_fails_is_told_by_name_and_so_is_a_rival() -> None:
     def broken() -> None:
         raise RuntimeError("no such\ninstruction")
