@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 
 from engine.api import Engine, EngineInfo
-from engine.attention.kv_memory import KvShape
+from engine.attention.kv_memory import KvShape, LayerKind
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.end_tokens import end_tokens
 from engine.draft_loading import add_drafter, load_draft_model
@@ -153,6 +153,7 @@ def _decoder_engine(
         pooling,
         config.enable_prefix_caching,
         *(kv.layers, kv.parts, kv.width),
+        *_global_layers(kv),
         made_of=parts,
         adapters=tuple(one.name for one in source.adapters),
         state_blocks=memory.state_blocks,
@@ -171,6 +172,12 @@ def _decoder_engine(
         engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)
         add_drafter(engine, config, opened, draft, head)
     return engine
+
+
+def _global_layers(kv: KvShape) -> tuple[int, int, int]:
+    """How many layers of the second kind there are, and the number and width of their heads."""
+    kind = kv.global_layers or LayerKind(0, 0, 0)
+    return kind.layers, kind.heads, kind.width
 
 
 def _stored_variant(kv: KvShape, dtype: torch.dtype, config: ModelShape) -> Mapping[str, str]:

@@ -24,6 +24,9 @@ def layout_of(engine: Engine) -> KvLayout:
         layers=info.kv_layers,
         parts=info.kv_parts,
         head_dim=info.head_dim,
+        global_layers=info.global_layers,
+        global_kv_heads=info.global_kv_heads,
+        global_head_dim=info.global_head_dim,
         state_blocks=info.state_blocks,
         **{f"state_{name}": count for name, count in state.items()},
     )

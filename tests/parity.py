@@ -31,7 +31,7 @@ stored as in DeepSeek V3 and GLM-4.5; else they are left out. A `config.json` th
 names code of its own (`auto_map`) runs by our code; Kimi K2, whose tokenizer is such code,
 needs a `tokenizer.json` beside it.
 
-Tests with random weights do not cover the value range of a published model. Gemma 2 and 3 and
+Tests with random weights do not cover the value range of a published model. Gemma 2 to 4 and
 GLM-4 were trained in bfloat16, and their values are known to exceed the range of float16: run
 them in bfloat16.
 
@@ -50,6 +50,12 @@ are multiplied alike. transformers rounds what it multiplies instead, so in half
 have errors of the same size, but not the same ones. Embeddings and logits are multiplied when
 they are made, and the multiplier of keys is part of the scale of scores. A norm before the
 gates (`mamba_norm_before_gate` with `mamba_rms_norm`) is refused.
+
+Gemma 4's local and global layers have heads of different numbers and widths, and global ones
+must be as wide as the others or twice as wide. Nodes exchange its KV if their block sizes are
+equal ([why](../decisions/0107-two-kinds-of-layers.md)). It runs with shared KV and an input of
+each layer's own (E2B, E4B), with keys as values (31B), and with experts beside the MLP
+(26B-A4B). Images and sound are left out.
 
 Of models for text and images (architectures in `ForConditionalGeneration`), only the text part
 is loaded; a request with an image is refused. Where each token has three positions (m-rope),

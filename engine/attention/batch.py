@@ -8,7 +8,7 @@ from torch import Tensor
 from engine.attention.kv_memory import KvMemory
 from engine.attention.latents import LatentPart, LatentSizes
 from engine.attention.rotation import Rotation
-from engine.kernels.contract import HeadNorms, Latents
+from engine.kernels.contract import HeadNorm, HeadNorms, Latents
 from engine.kernels.recurrent import RecurrentInputs, RecurrentWeights
 from engine.kernels.style import AttentionStyle
 
@@ -36,6 +36,14 @@ class Batch(Protocol):
         `parts` are [tokens, heads or kv_heads, width] each; they may be views of one product,
         and are overwritten. With `norms` queries and keys are normed before. Nothing is rotated
         without a `rotation`.
+        """
+
+    def turn(
+        self, layer: int, queries: Tensor, rotation: Rotation | None, norm: HeadNorm | None
+    ) -> Tensor:
+        """Norm and rotate [tokens, heads, width] queries alone, which read the `layer`'s KV.
+
+        They may be overwritten.
         """
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:

@@ -19,6 +19,7 @@ from engine.kernels.contract import (
     AttentionIo,
     Chunks,
     Contexts,
+    HeadNorm,
     HeadNorms,
     Latents,
     LayerKv,
@@ -77,6 +78,13 @@ class DeviceBatch:
         angles = None if rotation is None else (rotation.table, rotation.positions)
         kv, slots = self._kv(layer), self.metadata.slots
         return self.kernels.turn_and_write(parts, angles, kv, slots, norms)
+
+    def turn(
+        self, layer: int, queries: Tensor, rotation: Rotation | None, norm: HeadNorm | None
+    ) -> Tensor:
+        """See Batch. One launch."""
+        angles = None if rotation is None else (rotation.table, rotation.positions)
+        return self.kernels.turn(queries, angles, norm)
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
         """See Batch. One launch."""

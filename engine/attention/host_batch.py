@@ -11,7 +11,7 @@ from engine.attention.latents import HostChunk, LatentPart, LatentSizes, Run, di
 from engine.attention.paged import Span, SpanAttention
 from engine.attention.recurrence import SpanRecurrence
 from engine.attention.rotation import Rotation
-from engine.kernels.contract import HeadNorms, Latents
+from engine.kernels.contract import HeadNorm, HeadNorms, Latents
 from engine.kernels.recurrent import RecurrentInputs, RecurrentWeights
 from engine.kernels.style import AttentionStyle
 
@@ -68,6 +68,23 @@ class AttentionBatch:
         if rotation is not None:
             queries, keys = rotation.turn(queries), rotation.turn(keys)
         planes.write(own, self.slots[kind], keys, values)
+        return queries
+
+    def turn(
+        self, layer: int, queries: Tensor, rotation: Rotation | None, norm: HeadNorm | None
+    ) -> Tensor:
+        """See Batch. The kernel rotates in place, beside no keys."""
+        kind, own = self.memory.place_of(layer)
+        planes = self.memory.planes[kind]
+        queries = queries if norm is None else norm(queries)
+        if rotation is None:
+            return queries
+        if planes.kernels is None:
+            return rotation.turn(queries)
+        none, ours = queries[:, :0], planes.token_rows_of(own)
+        planes.kernels.turn_and_write(
+            (queries, none, none), rotation.angles, ours, self.slots[kind]
+        )
         return queries
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:

@@ -2,7 +2,10 @@
 
 WRAPPED = "model."  # the tensors of a model that was saved without its head lack this
 TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
-_OTHERS = ("vision_tower.", "multi_modal_projector.", "mm_projector.", "visual.")
+_OTHERS = (
+    *("vision_tower.", "multi_modal_projector.", "mm_projector.", "visual."),
+    *("audio_tower.", "embed_vision.", "embed_audio."),
+)
 OTHER_PARTS = (*_OTHERS, *(WRAPPED + name for name in _OTHERS))
 
 

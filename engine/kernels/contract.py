@@ -231,6 +231,11 @@ class PagedKernels(QuantizingKernels, Protocol):
         -1 nothing is written. Returns the queries.
         """
 
+    def turn(
+        self, queries: Tensor, rotation: tuple[Tensor, Tensor] | None, norm: HeadNorm | None
+    ) -> Tensor:
+        """The same of queries alone, which are normed first, if there is a `norm`."""
+
     def turn_and_write_latents(
         self, latents: Latents, rotation: tuple[Tensor, Tensor], kv: LayerKv, slots: Tensor
     ) -> None:

@@ -21,44 +21,19 @@ from engine.models.expert_config import (
     RecurrentConfig,
 )
 from engine.models.families import FAMILIES, LIST
-from engine.models.family import FULL, LINEAR, SLIDING, Family, generates
-from engine.models.rope_config import (
-    EVERY,
-    Halves,
-    QueryScaling,
-    Rope,
-    Size,
-    max_positions,
-    read_ropes,
-)
+from engine.models.family import FULL, Family, generates
+from engine.models.layer_plan import LayerPlan, with_layers
+from engine.models.rope_config import Halves, QueryScaling, Rope, Size
 from engine.models.tensor_names import AttentionNames, MlpNames, NormNames
 
 Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 
 
-class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that differ between layers.
+class KvHeads(msgspec.Struct, frozen=True, kw_only=True):
+    """How many heads of keys and values some layers have, and the numbers of each head."""
 
-    `window`: how many tokens it attends to, None for all; its `rope`; `sparse`: it has experts.
-    It mixes tokens by attention, and has KV; or it is `recurrent`, and keeps a state; or both,
-    side by side; layers of some families do neither, or have no MLP. Keys and values in KV
-    memory are `key_scale` and `value_scale` times smaller than they were in training
-    (engine/models/kv_scales.py).
-    """
-
-    window: Size | None = None
-    rope: Rope | None = None
-    sparse: bool = False
-    recurrent: bool = False
-    has_attention: bool = True
-    has_mlp: bool = True
-    key_scale: float = 1.0
-    value_scale: float = 1.0
-
-    @property
-    def mixes(self) -> bool:
-        """Whether its tokens know of others."""
-        return self.has_attention or self.recurrent
+    num_kv_heads: Size
+    head_dim: Halves
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +52,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     that reads what goes into the layers `draft_inputs`. With `latent`,
     attention is over latents, whose rotated part is `head_dim` wide. `gated_attention`: what
     heads read is multiplied by gates, whose weights are in `q_proj`, behind each head's query.
+    Heads of some layers differ from the others' (`global_heads`). `value_norm`: values are
+    normed as well, without weights. Each layer may have an input of its own, of
+    `layer_input_width` (engine/models/layer_inputs.py). `layer_scalars`: what leaves a layer is
+    multiplied by one.
     `delta`, `mamba` or `convolution` has the sizes of recurrent layers. `multipliers` are of
     products. `packing` says how the checkpoint stores quantized weights, if it does.
     """
@@ -115,6 +94,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertConfig | None = None
     latent: LatentConfig | None = None
     gated_attention: bool = False
+    global_heads: KvHeads | None = None
+    value_norm: bool = False
+    layer_input_width: Size | None = None
+    layer_scalars: bool = False
     delta: DeltaConfig | None = None
     mamba: MambaConfig | None = None
     multipliers: Multipliers | None = None
@@ -131,8 +114,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             heads = f"{self.num_heads} heads over {self.num_kv_heads} KV heads"
             raise ValueError(f"{heads} cannot be shared out")
         for rope in self.ropes:
-            if rope.rotary_dim > self.head_dim:
-                raise ValueError(f"{rope.rotary_dim} of {self.head_dim} dimensions to rotate")
+            if rope.rotary_dim > (whole := self.rope_width(rope)):
+                raise ValueError(f"{rope.rotary_dim} of {whole} dimensions to rotate")
+        if (other := self.global_heads) is not None:
+            if self.num_heads % other.num_kv_heads:
+                heads = f"{self.num_heads} heads over {other.num_kv_heads} KV heads"
+                raise ValueError(f"{heads} of global layers cannot be shared out")
+            if other.head_dim not in (self.head_dim, 2 * self.head_dim):
+                said = f"global_head_dim {other.head_dim} and head_dim {self.head_dim}"
+                raise ValueError(f"{said} are not equal, and it is not twice as wide")
         if not self.kv_layers:
             raise ValueError("no layer attends to anything")
 
@@ -144,7 +134,42 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_layers(self) -> int:
         """The layers that have KV: the draft head's is behind the others."""
-        return sum(layer.has_attention for layer in self.layers) + self.draft_head
+        return sum(layer.has_kv for layer in self.layers) + self.draft_head
+
+    @property
+    def global_kv_layers(self) -> int:
+        """Those of them that have `global_heads`."""
+        return sum(layer.has_kv and layer.global_heads for layer in self.layers)
+
+    def kv_source_of(self, index: int) -> int:
+        """The layer whose KV layer `index` reads: itself, or the last before that is alike.
+
+        Raises ValueError if there is none.
+        """
+        if not (plan := self.layers[index]).shares_kv:
+            return index
+        for at in range(index - 1, -1, -1):
+            if (one := self.layers[at]).has_kv and one.window == plan.window:
+                return at
+        raise ValueError(f"no layer before layer {index} has KV for it to read")
+
+    def kv_layer_of(self, index: int) -> int:
+        """Where the KV that layer `index` reads is, as KvShape counts: global layers last."""
+        source = self.kv_source_of(index)
+        is_global = self.layers[source].global_heads
+        before = self.layers[:source]
+        own = sum(layer.has_kv and layer.global_heads == is_global for layer in before)
+        return own + (self.kv_layers - self.global_kv_layers if is_global else 0)
+
+    def kv_heads_of(self, plan: LayerPlan) -> KvHeads:
+        """A layer's heads of keys and values."""
+        if plan.global_heads and self.global_heads is not None:
+            return self.global_heads
+        return KvHeads(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+
+    def rope_width(self, rope: Rope) -> int:
+        """Of the heads that it turns, in part or, where widths differ, as a whole."""
+        return self.head_dim if self.global_heads is None else rope.rotary_dim
 
     @property
     def recurrence(self) -> RecurrentConfig | None:
@@ -158,8 +183,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dense_layers(self) -> int:
-        """The layers that have an MLP without experts."""
-        return sum(layer.has_mlp and not layer.sparse for layer in self.layers)
+        """The layers that have an MLP without experts, alone or beside some."""
+        beside = self.experts is not None and self.experts.beside
+        return sum(layer.has_mlp and (beside or not layer.sparse) for layer in self.layers)
 
     @property
     def scales_kv(self) -> bool:
@@ -181,7 +207,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         _refuse_what_we_cannot(given, family)
         fields = {**_common(given), **family.differs(given)}
         _refuse_activation(fields["activation"])
-        return msgspec.convert(_with_layers(given, fields), ModelConfig)
+        return msgspec.convert(with_layers(given, fields), ModelConfig)
     except KeyError as error:
         why = wrong_number(raw) or f"{error.args[0]} is missing"
         raise UnusableCheckpoint(f"config.json: {why}") from error
@@ -239,46 +265,7 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "mixes": [True] * layers,
         "has_mlp": [True] * layers,
         "side_by_side": False,
+        "layer_settings": [{}] * layers,
         "rope_interleaved": False,
         "partial_rotary": False,
     }
-
-
-def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Replace the per-layer settings in `fields` by the layers made from them."""
-    kinds, window, rotated, sparse, interleaved = (
-        fields.pop(key)
-        for key in ("layer_types", "window", "rotated", "sparse", "rope_interleaved")
-    )
-    parts, both = (fields.pop("mixes"), fields.pop("has_mlp")), fields.pop("side_by_side")
-    ropes, whole = read_ropes(raw, fields["head_dim"]), fields["head_dim"]
-    if not fields.pop("partial_rotary") and any(
-        rope["rotary_dim"] != whole for rope in ropes.values()
-    ):
-        raise ValueError(f"partial_rotary_factor is not supported with {raw['model_type']}")
-    recurs = any(fields.get(net) for net in ("delta", "mamba", "convolution"))
-    known = {FULL, LINEAR if recurs else SLIDING}
-    if unknown := {*kinds} - known:
-        raise ValueError(f"layer_types {', '.join(sorted(unknown))} are not supported")
-    if not len(kinds) == len(rotated) == raw["num_hidden_layers"]:
-        said = f"{len(kinds)} layer_types, {len(rotated)} of no_rope_layers"
-        raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
-    if len(sparse) != raw["num_hidden_layers"]:
-        said = f"{len(sparse)} mlp_layer_types"
-        raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
-    layers = [
-        {
-            "window": window if kind == SLIDING else None,
-            "rope": {**(ropes.get(kind) or ropes[EVERY]), "interleaved": interleaved}
-            if turned and kind != LINEAR
-            else None,
-            "sparse": has_experts,
-            "recurrent": mixes and (both or kind == LINEAR),
-            "has_attention": mixes and kind != LINEAR,
-            "has_mlp": thinks,
-        }
-        for kind, turned, has_experts, mixes, thinks in zip(
-            kinds, rotated, sparse, *parts, strict=True
-        )
-    ]
-    return {**fields, "max_positions": max_positions(raw, ropes), "layers": layers}

@@ -43,6 +43,8 @@ NUMBERS = frozenset(
         *("ssm_in_multiplier", "ssm_out_multiplier", "lm_head_multiplier"),
         *("norm_eps", "conv_L_cache", "conv_dim", "conv_dim_out", "num_dense_layers"),
         *("block_dim", "block_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier"),
+        *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),
+        *("hidden_size_per_layer_input", "vocab_size_per_layer_input", "top_k_experts"),
         *("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
     }
 )
@@ -50,12 +52,13 @@ NUMBERS = frozenset(
 
 FILE_KEYS = {
     "num_heads": ("num_attention_heads",),
-    "num_kv_heads": ("num_key_value_heads",),
+    "num_kv_heads": ("num_key_value_heads", "num_global_key_value_heads"),
     "intermediate_size": (
         *("intermediate_size", "shared_intermediate_size"),
         *("block_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier"),
     ),
-    "head_dim": ("head_dim", "qk_rope_head_dim"),
+    "head_dim": ("head_dim", "qk_rope_head_dim", "global_head_dim"),
+    "layer_input_width": ("hidden_size_per_layer_input",),
     "attention_scale": ("query_pre_attn_scalar", "attention_multiplier", "key_multiplier"),
     "embedding_scale": ("embedding_multiplier",),
     "logits_scale": ("logits_scaling", "lm_head_multiplier"),
@@ -65,7 +68,7 @@ FILE_KEYS = {
     "rotary_dim": ("partial_rotary_factor", "rotary_dim", "head_dim"),
     "window": ("sliding_window",),
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    "top_k": ("num_experts_per_tok", "moe_k"),
+    "top_k": ("num_experts_per_tok", "moe_k", "top_k_experts"),
     "count": ("n_group",),
     "chosen": ("topk_group",),
     "scale": ("routed_scaling_factor",),

@@ -13,12 +13,13 @@ from engine.checkpoints.placement import Placement
 from engine.checkpoints.store import open_store
 from engine.checkpoints.weight_loader import Parts, WeightLoader, open_weights
 from engine.errors import UnusableCheckpoint
+from engine.models.attention_weights import read_attention
 from engine.models.decoder import Decoder
+from engine.models.dense_weights import read_dense_mlp
 from engine.models.eagle_config import EagleConfig
 from engine.models.eagle_head import EagleHead, EagleLayer
 from engine.models.layer import Mlp
-from engine.models.layer_weights import read_attention, read_norm
-from engine.models.mlp_weights import read_dense_mlp
+from engine.models.norm_weights import read_norm
 from engine.models.rope import rope_table
 from engine.models.shards import shard_config, shard_tensors
 from engine.models.tensor_parallel import ParallelAttention, ParallelMlp, VocabParallelHead

@@ -37,7 +37,7 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     outputs] with gates and ups alternating, or the same packed as MXFP4. `stacks` names the
     two tensors of a family that always has the first layout, under names of its own. With a
     `latent_width` they read and write so many numbers, which two products make of hidden states
-    and back.
+    and back. They may be `beside` a dense MLP (engine/models/experts_beside.py).
     """
 
     routing: Routing
@@ -52,6 +52,7 @@ class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     stacks: tuple[str, str] | None = None
     clamp: ClampedSwiglu | None = None
     latent_width: Count | None = None
+    beside: bool = False
 
 
 class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,6 +47,7 @@ class Router:
     weight: Tensor  # [experts, hidden]
     bias: Tensor | None = None  # [experts], part of the score
     correction: Tensor | None = None  # [experts], only for the choice: balances load
+    factors: Tensor | None = None  # [experts], of the weights of those that are chosen
     products: Products = field(default_factory=TorchProducts)
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,6 +56,10 @@ class Router:
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The same of [tokens, experts] that are scored already."""
+        weights, chosen = self._take(logits)
+        return weights if self.factors is None else weights * self.factors[chosen], chosen
+
+    def _take(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         routing, rule = self.routing, _rule_of(self.routing)
         if routing.groups is None:
             return self.products.choose(logits, rule, self.correction)

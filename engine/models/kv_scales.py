@@ -6,7 +6,7 @@ power of two, and no kernel knows of it:
 
 keys    what they come from is divided by s: the weight of their norm, or else the product;
         scores are multiplied by s, in the softmax's scale
-values  their product is divided by s, and the weight of the output product multiplied by it
+values  likewise, and the weight of the output product is multiplied by s
 
 In float32 and bfloat16 multiplying by a power of two is exact, so that only the rounding of
 what is stored changes (docs/decisions/0103-scales-of-kv-in-fp8.md).
@@ -46,14 +46,17 @@ def fold_kv_scales(loader: WeightLoader, config: ModelConfig) -> tuple[ModelConf
     Returns the config with each layer's `key_scale` and `value_scale`, and what the layers'
     products were multiplied by. Raises UnusableCheckpoint for a scale out of all bounds.
     """
-    taken = [_take_scales(loader, _at(index)) for index in range(config.num_layers)]
+    every = range(config.num_layers)
+    taken = [_take_scales(loader, _at(index)) for index in every]
+    taken = [taken[config.kv_source_of(index)] for index in every]
     factors, output = dict[str, Factor](), config.attention_names.output
     for index, (key, value) in enumerate(taken):
         at = _at(index)
         if key != 1 and config.qk_norm is None:
             factors[f"{at}k_proj"] = Factor(1 / key, 1 / key)
-        if value != 1:
+        if value != 1 and not config.value_norm:
             factors[f"{at}v_proj"] = Factor(1 / value, 1 / value)
+        if value != 1:
             factors[f"{at}{output}"] = Factor(value, bias=1)
     multiply(loader, factors)
     plans = zip(config.layers, taken, strict=True)

@@ -45,13 +45,20 @@ class FewRowsMlp(Protocol):
         """See FewRowsAttention."""
 
 
+class LayerEnd(Protocol):
+    """What the stream goes through behind both parts (engine/models/layer_inputs.py)."""
+
+    def __call__(self, stream: Tensor, own: Tensor | None) -> Tensor:
+        """[tokens, hidden] to [tokens, hidden]."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
     """Attention, then MLP, each with a norm before or after or both, and a residual around it.
 
-    Layers of some families have only one of the two. Both outputs are multiplied by
-    `residual_scale` when they are added (Granite). Each half may have a fused computation for
-    few rows.
+    Layers of some families have only one of the two, or something behind them at their `end`.
+    Both outputs are multiplied by `residual_scale` when they are added (Granite). Each half may
+    have a fused computation for few rows.
     """
 
     attention: Attention | None
@@ -63,19 +70,28 @@ class Layer:
     residual_scale: float = 1.0
     few_attention: FewRowsAttention | None = None
     few_mlp: FewRowsMlp | None = None
+    end: LayerEnd | None = None
 
     def forward(
-        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
+        self,
+        hidden: Tensor,
+        made: Tensor | None,
+        rotations: Rotations,
+        batch: Batch,
+        own: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The residual stream and the last part's output (`made`), [tokens, hidden] each.
 
         Takes the layer before's, returns this one's. `made` is not yet added to the stream, so
-        that the next norm can be fused with the addition; None: it is added already.
+        that the next norm can be fused with the addition; None: it is added already. `own`
+        [tokens, width] is the layer's own input, if the family has any.
         """
         if self.attention is not None:
             hidden, made = self._attend(self.attention, (hidden, made), rotations, batch)
         if self.mlp is not None:
             hidden, made = self._think(self.mlp, hidden, made)
+        if self.end is not None:
+            hidden, made = self.end(add_scaled(hidden, made, self.residual_scale), own), None
         return hidden, made
 
     def _attend(

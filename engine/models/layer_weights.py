@@ -1,34 +1,31 @@
-"""The tensors of one layer: its attention and its norms; its MLP is in mlp_weights.py."""
+"""The parts of one layer, read, with its norms around them."""
 
-from dataclasses import replace
 from operator import add
 
-import torch
 from msgspec.structs import replace as with_fields
-from torch import Tensor
 
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
-from engine.kernels.gating import sigmoid_gated
-from engine.kernels.style import AttentionStyle
+from engine.models.attention_weights import read_attention
 from engine.models.config import ModelConfig
 from engine.models.delta_net import read_delta_net
 from engine.models.experts import SparseMlp, StackedExperts
+from engine.models.experts_beside import parallel_mlp
 from engine.models.few_row_experts import few_rows_mlp
 from engine.models.few_rows import FusedProducts, few_rows_attention
-from engine.models.grouped_attention import Gating, GroupedAttention
+from engine.models.grouped_attention import GroupedAttention
 from engine.models.latent_attention import LatentAttention
-from engine.models.latent_weights import read_latent_attention
 from engine.models.layer import Attention, FewRowsAttention, FewRowsMlp, Layer, Mlp
+from engine.models.layer_end_weights import read_layer_end
 from engine.models.mamba import Mamba, read_mamba
 from engine.models.mlp import GatedMlp, UngatedMlp
 from engine.models.mlp_weights import fused_gates, read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
-from engine.models.rope import head_order
+from engine.models.norm_weights import read_norm
 from engine.models.short_convolution import ShortConvolution, read_short_convolution
 from engine.models.side_by_side import SideBySide
 from engine.models.tensor_names import NormNames
-from engine.models.tensor_parallel import ParallelAttention, ParallelMlp, ParallelNorm
+from engine.models.tensor_parallel import ParallelAttention
 
 
 def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
@@ -49,7 +46,7 @@ def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
     few = _few_rows(loader, config, (attention, mlp), norms)
     if loader.group is not None:
         attention = attention and ParallelAttention(attention, loader.group)
-        mlp = mlp and ParallelMlp(mlp, loader.group)
+        mlp = mlp and parallel_mlp(mlp, loader.group)
     return Layer(
         attention=attention,
         mlp=mlp,
@@ -60,6 +57,7 @@ def read_layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
         residual_scale=config.residual_scale,
         few_attention=few[0],
         few_mlp=few[1],
+        end=read_layer_end(loader, config, at),
     )
 
 
@@ -70,6 +68,8 @@ def _norms_of(config: ModelConfig, index: int) -> NormNames:
         names = with_fields(names, attention=None, attention_output=None)
     if not plan.has_mlp:
         names = with_fields(names, mlp=None, mlp_output=None)
+    if plan.sparse and config.experts is not None and config.experts.beside:
+        names = with_fields(names, mlp=None)  # each of the two has its own
     return names
 
 
@@ -155,87 +155,3 @@ def _only_product(part: Attention | Mlp | None) -> Linear | None:
     if isinstance(part, UngatedMlp):
         return part.up
     return part.gate_up if isinstance(part, GatedMlp) else None
-
-
-def read_attention(
-    loader: WeightLoader, config: ModelConfig, index: int, at: str, inputs: int | None = None
-) -> Attention:
-    """Read the attention of layer `index`, whose tensors are under `at`.
-
-    It reads rows of `inputs` numbers; None: hidden states.
-    """
-    if config.latent is not None:
-        return read_latent_attention(loader, config, config.latent, index, at)
-    plan, hidden, head_dim = config.layers[index], config.hidden_size, config.head_dim
-    heads, kv_heads = config.num_heads, config.num_kv_heads
-    queries, keys, gated = heads * head_dim, kv_heads * head_dim, config.gated_attention
-    parts = {"q_proj": queries * (1 + gated), "k_proj": keys, "v_proj": keys}
-    if config.fused_qkv:
-        parts = {"qkv_proj": queries + 2 * keys}
-    order = head_order(plan.rope, head_dim) if plan.rope else None
-    rows = _gated_rows(order, heads, kv_heads, head_dim) if gated else None
-    if rows is None and order is not None:
-        rows = _rows(order, heads, kv_heads)
-    names = config.attention_names
-    query_norm = _head_norm(loader, config, f"{at}{names.query_norm}", heads, order)
-    key_norm = _head_norm(loader, config, f"{at}{names.key_norm}", kv_heads, order)
-    if key_norm is not None and plan.key_scale != 1:
-        key_norm = replace(key_norm, weight=key_norm.weight / plan.key_scale)
-    scale = config.attention_scale * plan.key_scale
-    sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
-    return GroupedAttention(
-        sum(layer.has_attention for layer in config.layers[:index]),
-        heads,
-        kv_heads,
-        loader.fuse(at, parts, inputs or hidden, bias=config.qkv_bias, order=rows),
-        loader.fuse(at, {names.output: hidden}, queries, bias=config.output_bias),
-        AttentionStyle(scale, plan.window, config.attention_softcap, sinks),
-        rope=config.ropes.index(plan.rope) if plan.rope else None,
-        query_norm=query_norm,
-        key_norm=key_norm,
-        gated=_gating(loader) if gated else None,
-    )
-
-
-def _gating(loader: WeightLoader) -> Gating:
-    return sigmoid_gated if loader.kernels is None else loader.kernels.sigmoid_gated
-
-
-def _rows(order: Tensor, heads: int, kv_heads: int) -> Tensor:
-    """Row indices of fused queries, keys and values: the first two in a head's `order`."""
-    dim, turning = len(order), heads + kv_heads
-    first = torch.arange(turning)[:, None] * dim
-    values = torch.arange(turning * dim, (turning + kv_heads) * dim)
-    return torch.cat(((first + order).flatten(), values))
-
-
-def _gated_rows(order: Tensor | None, heads: int, kv_heads: int, dim: int) -> Tensor:
-    """Likewise, of queries that each have a gate behind them; the gates come last."""
-    unchanged = torch.arange(dim)
-    order = unchanged if order is None else order
-    both = torch.arange(heads)[:, None] * 2 * dim
-    behind = _rows(order, 0, kv_heads) + heads * 2 * dim
-    return torch.cat(((both + order).flatten(), behind, (both + dim + unchanged).flatten()))
-
-
-def _head_norm(
-    loader: WeightLoader, config: ModelConfig, name: str, heads: int, order: Tensor | None
-) -> Norm | None:
-    """The norm of queries or keys, over one head or over all of them, each in its `order`."""
-    if config.qk_norm is None:
-        return None
-    count = heads if config.qk_norm == "all" else 1
-    norm = read_norm(loader, config, name, count * config.head_dim)
-    if order is not None:
-        weight = norm.weight.view(count, -1)[:, order.to(loader.device)].flatten()
-        norm = replace(norm, weight=weight)
-    if loader.group is None or config.qk_norm != "all":
-        return norm
-    return ParallelNorm(norm.weight, norm.eps, group=loader.group)
-
-
-def read_norm(loader: WeightLoader, config: ModelConfig, name: str, size: int) -> Norm:
-    """Read a norm; 1 + weight is computed and kept in float32, where little of it is lost."""
-    weight = loader.take(f"{name}.weight", size)
-    weight = weight.float() + 1 if config.norm_adds_one else weight
-    return Norm(weight, config.norm_eps, loader.kernels)

@@ -14,7 +14,8 @@ The names on the right are those of other families, and of this project.
 import re
 
 from engine.checkpoints.text_names import WRAPPED
-from engine.models.config import LayerPlan, ModelConfig
+from engine.models.config import ModelConfig
+from engine.models.layer_plan import LayerPlan
 
 BACKBONE = "backbone."
 _AROUND = re.compile(r"(embeddings|norm_f)(\..+)")

@@ -10,7 +10,8 @@ from engine.checkpoints.linear import Linear
 from engine.checkpoints.weight_loader import WeightLoader
 from engine.errors import UnusableCheckpoint
 from engine.models.decoder import Decoder
-from engine.models.layer_weights import read_layer, read_norm
+from engine.models.layer_weights import read_layer
+from engine.models.norm_weights import read_norm
 from engine.models.prediction_head import PredictionHead
 from engine.models.tensor_parallel import VocabParallelHead
 from engine.settings import SPECULATIVE_FLAG

@@ -11,6 +11,7 @@ longrope each by a factor of its own (Ding et al. 2024): one set of factors for 
          the trained length, another for longer ones
 dynamic  no change within the trained length; we accept no longer sequences, because beyond it
          keys that are cached already would have to change
+proportional  linear, and only the first pairs turn, as slowly as if all of them did (Gemma 4)
 
 For the same reason longrope's set is chosen once, by the longest sequence that the engine
 accepts, and not by a sequence's current length
@@ -82,6 +83,9 @@ def _frequencies(rope: Rope, length: int) -> tuple[Tensor, float]:
             return plain, 1.0
         case "linear":
             return plain / rope.factor, 1.0
+        case "proportional":
+            turn = torch.arange(len(plain)) < rope.turned_pairs
+            return torch.where(turn, plain / rope.factor, 0.0), 1.0
         case "llama3":
             return _llama3(plain, rope), 1.0
         case "yarn":

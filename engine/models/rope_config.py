@@ -29,12 +29,15 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     The first `rotary_dim` dimensions of a head are rotated, in pairs of neighbours if
     `interleaved`, or else of one in the first half and one in the second. `short_factor` and
     `long_factor` [rotary_dim / 2] are longrope's, for up to the trained length and beyond.
+    Of a proportional rope's pairs only the first `turned_pairs` turn.
     """
 
     original_max_position_embeddings: Size
     rotary_dim: Halves
     interleaved: bool = False
-    rope_type: Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"] = "default"
+    rope_type: Literal[
+        "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"
+    ] = "default"
     rope_theta: Positive = 10_000.0
     factor: Positive = 1.0
     low_freq_factor: float = 1.0
@@ -47,6 +50,7 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     truncate: bool = True
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
+    turned_pairs: int = 0
 
     def __post_init__(self) -> None:
         """Check that factors, if any, are one for each pair."""
@@ -74,12 +78,18 @@ def query_scaling(raw: Mapping[str, Any]) -> dict[str, Any] | None:
     return {BETA: rope[BETA], TRAINED: _whole(rope[TRAINED])}
 
 
-def read_ropes(raw: Mapping[str, Any], head_dim: int) -> dict[str, dict[str, Any]]:
-    """The fields of the Rope of each kind of layer, or of EVERY layer."""
+def read_ropes(
+    raw: Mapping[str, Any], head_dim: int, widths: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """The fields of the Rope of each kind of layer, or of EVERY layer.
+
+    Heads have `head_dim` numbers, and those of some kinds of layers have `widths`.
+    """
     given = said_of_rope(raw)
     kinds = {kind: rope for kind, rope in given.items() if isinstance(rope, Mapping)}
     if kinds:
-        return {kind: _rope(raw, rope, head_dim) for kind, rope in kinds.items()}
+        every = [(kind, rope, widths.get(kind, head_dim)) for kind, rope in kinds.items()]
+        return {kind: _rope(raw, rope, width) for kind, rope, width in every}
     before = dict(raw.get("rope_scaling") or {})
     today = {**before, "rope_type": before.get("rope_type", before.get("type"))}
     if given and before and any(given.get(key) != today[key] for key in today if key != "type"):
@@ -124,7 +134,10 @@ def _rope(raw: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> di
     kind, longest = rope.setdefault("rope_type", rope.get("type", "default")), _longest(raw)
     rope[TRAINED] = _whole(raw.get(TRAINED) or rope.get(TRAINED, longest))
     share = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
-    rope["rotary_dim"] = head_dim if share is None else int(head_dim * share)
+    turned = head_dim if share is None else int(head_dim * share)
+    rope["rotary_dim"] = turned
+    if kind == "proportional":
+        rope.update(rotary_dim=head_dim, turned_pairs=turned // 2)
     if kind in ("yarn", "longrope"):
         rope.setdefault("factor", longest / rope[TRAINED])
     for needed in NEEDED.get(kind, ()):

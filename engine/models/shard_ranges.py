@@ -19,7 +19,7 @@ Rule = tuple[Axis, Ranges]
 
 def rules_of(config: ModelConfig, shard: Shard) -> dict[str, Rule]:
     """By the last words of a tensor's name (`of_name`): the axis that is split, our ranges."""
-    ours, kv = even(shard), _kv_rows(config, shard)
+    ours, kv = even(shard), _kv_rows(config.num_kv_heads, shard)
     outputs: dict[str, Ranges] = {
         "q_proj": ours,
         "q_b_proj": ours,
@@ -34,6 +34,7 @@ def rules_of(config: ModelConfig, shard: Shard) -> dict[str, Rule]:
         "gate_up_proj": _both_halves(shard),
         "shared_mlp.input_linear": _both_halves(shard),
         "lm_head": ours,
+        **_of_global_layers(config, shard),
     }
     rules: dict[str, Rule] = {"self_attn.sinks": (ROWS, ours)}
     if config.recurrence is not None:
@@ -50,10 +51,21 @@ def rules_of(config: ModelConfig, shard: Shard) -> dict[str, Rule]:
     return rules
 
 
+def _of_global_layers(config: ModelConfig, shard: Shard) -> dict[str, Ranges]:
+    """Rows of keys and values of those layers whose heads differ from the others'."""
+    if config.global_heads is None:
+        return {}
+    kv = _kv_rows(config.global_heads.num_kv_heads, shard)
+    layers = [at for at, plan in enumerate(config.layers) if plan.global_heads]
+    parts = product(layers, ("k_proj", "v_proj"))
+    return {f"layers.{at}.self_attn.{part}": kv for at, part in parts}
+
+
 def of_name(rules: Mapping[str, Rule], name: str) -> Rule | None:
-    """What holds for a tensor: by the last three words of its name, or else by two of them."""
+    """What holds for a tensor: by as many of its name's last words as a rule has."""
     words = name.split(".")
-    return rules.get(".".join(words[-3:]), rules.get(".".join(words[-2:])))
+    ends = (".".join(words[-count:]) for count in (5, 3, 2))
+    return next((rules[end] for end in ends if end in rules), None)
 
 
 def even(shard: Shard) -> Ranges:
@@ -71,11 +83,11 @@ def _both_halves(shard: Shard) -> Ranges:
     return ranges
 
 
-def _kv_rows(config: ModelConfig, shard: Shard) -> Ranges:
-    heads = shard.heads(config.num_kv_heads)
+def _kv_rows(kv_heads: int, shard: Shard) -> Ranges:
+    heads = shard.heads(kv_heads)
 
     def ranges(size: int) -> list[range]:
-        each = size // config.num_kv_heads
+        each = size // kv_heads
         return [range(heads.start * each, heads.stop * each)]
 
     return ranges

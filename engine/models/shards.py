@@ -77,6 +77,9 @@ def check_divisible(config: ModelConfig, size: int) -> None:
     told = f"{FLAG} {size}"
     if config.latent is None and not divides_evenly(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
+    if (other := config.global_heads) and not divides_evenly(other.num_kv_heads, size):
+        heads = f"{other.num_kv_heads} KV heads of global layers"
+        raise UnusableCheckpoint(f"{told}: {heads} do not share out")
     for name, count in _shared_out(config).items():
         if count % size:
             raise UnusableCheckpoint(f"{told}: {count} {name} do not share out")
@@ -111,13 +114,13 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
         config.latent,
         max(outputs, inputs),
     )
-    queries, keys, answers = (part.num_heads * config.head_dim,) * 3
-    if latent is None:
-        keys = part.num_kv_heads * config.head_dim
-    else:
-        queries, keys = (part.num_heads * one for one in _latent_rows(config, latent))
-        answers = part.num_heads * latent.value_dim
-    wanted = [("queries", queries, outputs), ("keys", keys, outputs)]
+    queries = answers = part.num_heads * config.head_dim
+    keys = _key_rows(part)
+    if latent is not None:
+        queries, made = (part.num_heads * one for one in _latent_rows(config, latent))
+        keys, answers = {"keys": made}, part.num_heads * latent.value_dim
+    wanted = [("queries", queries, outputs)]
+    wanted += [(name, rows, outputs) for name, rows in keys.items()]
     wanted.append(("attention's answers", answers, inputs))
     if part.dense_layers:
         wanted.append(("columns of the MLP", part.intermediate_size, both))
@@ -136,6 +139,14 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
             raise UnusableCheckpoint(f"{told} are not in groups of {unit}")
 
 
+def _key_rows(part: ModelConfig) -> dict[str, int]:
+    """Rows of one rank's keys, in each kind of layers."""
+    rows = {"keys": part.num_kv_heads * part.head_dim}
+    if (other := part.global_heads) is not None:
+        rows["keys of global layers"] = other.num_kv_heads * other.head_dim
+    return rows
+
+
 def _latent_rows(config: ModelConfig, latent: LatentConfig) -> tuple[int, int]:
     """Rows of one head's queries, and of its keys and values, that are made from latents."""
     return latent.plain_dim + config.head_dim, latent.plain_dim + latent.value_dim
@@ -147,9 +158,12 @@ def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
     if experts is not None and experts.shared is not None:
         shared = replace(experts.shared, width=experts.shared.width // each)
         experts = replace(experts, shared=shared)
+    if (wide := config.global_heads) is not None:
+        wide = replace(wide, num_kv_heads=max(1, wide.num_kv_heads // each))
     return replace(
         config,
         num_heads=config.num_heads // each,
+        global_heads=wide,
         num_kv_heads=max(1, config.num_kv_heads // each),
         intermediate_size=max(1, config.intermediate_size // each),
         experts=experts,

@@ -22,9 +22,11 @@ from engine.models.draft_head import LayerInputs
 from engine.models.factors import multiply, scaled_adapter
 from engine.models.family import classifies, sees
 from engine.models.kv_scales import fold_kv_scales, folds_kv_scales
-from engine.models.layer_weights import read_layer, read_norm
+from engine.models.layer_end_weights import read_input_maker
+from engine.models.layer_weights import read_layer
 from engine.models.mixer_names import mixer_name
 from engine.models.multipliers import product_factors
+from engine.models.norm_weights import read_norm
 from engine.models.prediction_weights import read_prediction_head
 from engine.models.rope import query_scales, rope_table
 from engine.models.shards import shard_adapter, shard_config, shard_tensors
@@ -117,7 +119,7 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
     head = loader.head(weight)
     if loader.group is not None:
         head = VocabParallelHead(head, vocabulary, loader.group)
-    ropes = [rope_table(rope, config.head_dim, max_len) for rope in config.ropes]
+    ropes = [rope_table(rope, config.rope_width(rope), max_len) for rope in config.ropes]
     placed = tuple(rope.to(loader.device, loader.dtype) for rope in ropes)
     scale = config.embedding_scale
     if scale is not None and config.embedding_scale_rounds:
@@ -127,6 +129,8 @@ def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
         scales = scales.to(loader.device, loader.dtype)
     active = None if loader.adapters is None else loader.adapters.active
     decoder = Decoder(config, embedding, layers, norm, head, placed, scale, scales, active)
+    if (width := config.layer_input_width) is not None:
+        decoder = replace(decoder, input_maker=read_input_maker(loader, config, width))
     behind = range(config.num_layers, config.num_layers + config.prediction_layers)
     if config.draft_inputs:
         decoder = replace(decoder, layer_inputs=LayerInputs(config.draft_inputs))

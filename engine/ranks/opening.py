@@ -68,4 +68,7 @@ def whole_kv(config: AnyConfig, part: KvShape, ranks: int) -> KvShape:
     """The KV shape of the whole model, with each head once, from one rank's `part`."""
     if ranks == 1 or not isinstance(config, ModelConfig) or config.latent is not None:
         return part
-    return replace(part, heads=config.num_kv_heads)
+    kind, other = part.global_layers, config.global_heads
+    if kind is not None and other is not None:
+        kind = replace(kind, heads=other.num_kv_heads)
+    return replace(part, heads=config.num_kv_heads, global_layers=kind)

@@ -9,6 +9,7 @@ from engine.errors import UnusableDevice
 from engine.models.decoder import Decoder
 from engine.models.eagle_head import EagleHead
 from engine.models.experts import LatentExperts, LoopedExperts, SparseMlp
+from engine.models.experts_beside import DenseAndExperts, RoutedStream
 from engine.models.layer import Mlp
 from engine.models.model import Model
 from engine.models.prediction_head import PredictionHead
@@ -116,7 +117,8 @@ def capturable(model: Model) -> bool:
 
 
 def _asks(mlp: Mlp | None) -> bool:
+    mlp = mlp.routed if isinstance(mlp, DenseAndExperts) else mlp
     ours = mlp.ours if isinstance(mlp, ParallelMlp) else mlp
-    experts = ours.experts if isinstance(ours, SparseMlp) else None
+    experts = ours.experts if isinstance(ours, SparseMlp | RoutedStream) else None
     experts = experts.experts if isinstance(experts, LatentExperts) else experts
     return isinstance(experts, LoopedExperts)

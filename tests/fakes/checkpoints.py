@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.fakes.convolution_shapes import CONVOLUTION_SHAPE
+from tests.fakes.gemma4_shapes import GEMMA4_SHAPE, GEMMA4_VISION
 from tests.fakes.hybrid_shapes import HYBRID_SHAPE, HYBRID_VISION
 from tests.fakes.mixer_shapes import MIXER_SHAPE
 from tests.fakes.mixture_shapes import MIXTURE_SHAPE, STRETCHED
@@ -102,6 +103,7 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     **HYBRID_SHAPE,
     **MIXER_SHAPE,
     **CONVOLUTION_SHAPE,
+    **GEMMA4_SHAPE,
 }
 GENERATES, SEEING_AUTO = "AutoModelForCausalLM", "AutoModelForImageTextToText"
 AROUND = ("tie_word_embeddings",)  # said of the whole model as well as of its text part
@@ -132,6 +134,7 @@ SEEING: dict[str, dict[str, Any]] = {
     },
     **VISION_PARTS,
     **HYBRID_VISION,
+    **GEMMA4_VISION,
 }
 
 
@@ -219,8 +222,12 @@ def _fill(model: torch.nn.Module, spread: float, seed: int) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.normal_(0, spread, generator=generator)
-            if "norm" in name:
+            if "norm" in name or name.endswith("scale"):
                 weight.add_(1)
+            if name.endswith("router.scale"):  # of what is divided by as much, so that few tie
+                weight.mul_(len(weight) ** 0.5)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "layer_scalar")):
                 buffer.normal_(0, spread, generator=generator)
+            if name.endswith("layer_scalar"):
+                buffer.add_(1)

@@ -20,6 +20,7 @@ from tests.fakes.families import (
     partial,
     rope,
 )
+from tests.fakes.gemma4_cases import GEMMA4_CASES
 from tests.fakes.hybrids import HYBRID_CASES
 from tests.fakes.mixers import MIXER_CASES
 from tests.fakes.mixture_shapes import STRETCHED
@@ -151,6 +152,7 @@ EVERY_CASE = [
     *HYBRID_CASES,
     *MIXER_CASES,
     *CONVOLUTION_CASES,
+    *GEMMA4_CASES,
 ]
 
 

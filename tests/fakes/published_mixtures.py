@@ -5,6 +5,7 @@ from typing import Any
 from tests.fakes.published import DENSE
 from tests.fakes.published_convolutions import CONVOLUTIONS
 from tests.fakes.published_deepseeks import DEEPSEEKS
+from tests.fakes.published_gemmas4 import GEMMAS4
 from tests.fakes.published_hybrids import HYBRIDS
 from tests.fakes.published_mambas import MAMBAS
 from tests.fakes.published_mistrals import MISTRALS
@@ -196,5 +197,6 @@ PUBLISHED = {
     **MAMBAS,
     **MIXERS,
     **CONVOLUTIONS,
+    **GEMMAS4,
     **SEERS,
 }

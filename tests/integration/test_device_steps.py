@@ -44,7 +44,7 @@ SHAPED = replace(
 SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED, "shaped": SHAPED}
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 FAMILIES = ["llama", "qwen3", "olmo2", "gemma2", "ministral3", "qwen3_5_text", "bamba"]
-FAMILIES += ["falcon_h1", "lfm2"]
+FAMILIES += ["falcon_h1", "lfm2", "gemma4_text"]
 LOOPED = {  # their experts ask which were chosen
     "gpt_oss",
     "mixtral",
@@ -56,6 +56,7 @@ LOOPED = {  # their experts ask which were chosen
     "granitemoehybrid",
     "nemotron_h",
     "lfm2_moe",
+    "gemma4",
 }
 
 

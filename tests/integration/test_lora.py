@@ -31,6 +31,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {"target_modules": ["qkv_proj", *FUSED]},
     "gemma2": {},
     "gemma3": {},
+    "gemma4_text": {"target_modules": "all-linear"},
+    "gemma4": {"target_modules": r".*language_model.*\.([qko]_proj|gate_proj|down_proj)"},
     "qwen2_5_vl": {},
     "qwen3_vl": {},
     "qwen3_5_text": {"target_modules": "all-linear"},

@@ -53,6 +53,8 @@ def test_two_ranks_say_what_one_process_says(tmp_path: Path, family: str) -> Non
         ("deepseek_v3", {}),
         ("glm4_moe", {}),  # whose norms are in the order of its heads
         ("minimax_m2", {}),
+        ("gemma4_text", {}),
+        ("gemma4", {}),  # whose global layers have fewer heads still
     ],
 )
 def test_four_ranks_and_fewer_kv_heads(
@@ -70,7 +72,7 @@ def test_four_ranks_and_fewer_kv_heads(
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [(1, 2), (2, 1), (2, 4)])
-@pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3", "gemma4_text", "gemma4"])
 def test_split_among_ranks_is_one_engine(
     tmp_path: Path, family: str, prefill: int, decode: int
 ) -> None:

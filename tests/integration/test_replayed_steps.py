@@ -28,6 +28,7 @@ CHUNKED: dict[str, object] = {
     "max_num_batched_tokens": 48
 }  # bfloat16 rounds other chunks otherwise
 OTHER = ["mixtral", "deepseek_v3", "gpt_oss", "olmo2", "nemotron_h", "lfm2_moe"]
+OTHER += ["gemma4_text"]  # which multiplies by scalars in plain torch
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,10 @@ from tests.fakes.fetched import split
 from tests.fakes.ranks import ranked
 from tests.integration.test_engine_logprobs import ask
 
-FAMILIES = ["llama", "gemma3_text", "gpt_oss", "deepseek_v3"]
+TWO_KINDS = ["gemma4_text", "gemma4"]  # of layers: hand-overs are between equal blocks
+FAMILIES = ["llama", "gemma3_text", "gpt_oss", "deepseek_v3", *TWO_KINDS]
+SPLITS = [(family, 16, 16) for family in TWO_KINDS]
+SPLITS += [(one, *sizes) for one in FAMILIES[:4] for sizes in ((16, 16), (16, 32), (32, 16))]
 PROMPTS = [prompt(length) for length in (1, 15, 16, 33, 75)]
 FP8: dict[str, Any] = {"kv_cache_dtype": "fp8"}
 KERNELS = ["torch", "native"]
@@ -91,8 +94,11 @@ def test_the_interpreted_kernels(folder: Path) -> None:
     assert run(engine, asked) == run(load(folder, **FP8), asked)
 
 
-@pytest.mark.parametrize(("prefill", "decode"), [(16, 16), (16, 32), (32, 16)])
-def test_split_is_one_engine(folder: Path, prefill: int, decode: int) -> None:
+@pytest.mark.parametrize(("family", "prefill", "decode"), SPLITS)
+def test_split_is_one_engine(
+    folders: dict[str, Path], family: str, prefill: int, decode: int
+) -> None:
+    folder = folders[family]
     source = load(folder, block_size=prefill, max_num_batched_tokens=24, **FP8)
     sink, whole = (load(folder, block_size=size, **FP8) for size in (decode, 16))
     asked = requests(PROMPTS)

@@ -17,9 +17,10 @@ from tests.fakes.driver import load, prompt, prompt_logits
 from tests.fakes.mixtures import part_experts, turn_experts
 from tests.fakes.packed import pack
 from tests.fakes.published_seers import SEERS
+from tests.fakes.raw_configs import MANY
 from tests.fakes.reference import Reference
 from tests.fakes.vision_text_shapes import VISION_PARTS, VISION_TEXT_SHAPE
-from tests.integration.test_config import MANY, OPTIONAL, assert_same
+from tests.integration.test_config import OPTIONAL, assert_same
 from tests.integration.test_expert_ranks import assert_ranks_say_what_one_says
 from tests.integration.test_packed import FAMILIES, narrow, numbers
 from tests.integration.test_storage import whole_engine

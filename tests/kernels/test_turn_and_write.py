@@ -11,9 +11,9 @@ from engine.kernels.gpu.attention_floors import turn_floor
 from engine.kernels.gpu.turn_and_write import (
     HeadNorms,
     turn_and_write,
-    turn_and_write_twin,
     write,
 )
+from engine.kernels.gpu.turn_twin import turn_and_write_twin
 from engine.models.rope import rope_table
 from engine.models.rope_config import Rope
 from tests.kernels.ahead import compiled

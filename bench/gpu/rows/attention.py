@@ -19,7 +19,8 @@ from engine.kernels.gpu.attention_plans import plan_tiles
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.paged_call import Heads
 from engine.kernels.gpu.prefill_attention import prefill_attention
-from engine.kernels.gpu.turn_and_write import turn_and_write, turn_and_write_twin
+from engine.kernels.gpu.turn_and_write import turn_and_write
+from engine.kernels.gpu.turn_twin import turn_and_write_twin
 from engine.kernels.rows import E4M3
 from engine.kernels.style import AttentionStyle
 

@@ -10,6 +10,7 @@ from engine.kernels.contract import (
     Chunks,
     Contexts,
     DualOutputNorms,
+    HeadNorm,
     Latents,
     LayerKv,
     QuantizedOutputKernels,
@@ -40,7 +41,7 @@ from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.recurrent_call import fits_kernels
 from engine.kernels.gpu.rounding import quantize_rows
 from engine.kernels.gpu.short_convolution import convolution_chunks, convolution_step
-from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
+from engine.kernels.gpu.turn_and_write import HeadNorms, turn, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.mamba import MambaWeights
 from engine.kernels.recurrent import LayerStates, RecurrentWeights
@@ -181,6 +182,15 @@ class TritonKernels(TorchKernels):
         if norms is not None:
             own = HeadNorms(norms[0].weight, norms[1].weight, norms[1].eps)
         return turn_and_write(*parts, rope, positions, kv.memory, kv.layer, slots, own)
+
+    def turn(
+        self, queries: Tensor, rotation: tuple[Tensor, Tensor] | None, norm: HeadNorm | None
+    ) -> Tensor:
+        """See PagedKernels."""
+        if rotation is None:
+            return queries if norm is None else norm(queries)
+        weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+        return turn(queries, *rotation, weight, eps)
 
     def turn_and_write_latents(
         self, latents: Latents, rotation: tuple[Tensor, Tensor], kv: LayerKv, slots: Tensor

@@ -10,24 +10,21 @@ half a head away times its sine, which has the sign. A table narrower than a hea
 head's last numbers (a latent's shared key, behind the latent); the leading ones are unchanged.
 The number half a head away is loaded again, from L1.
 
-Twin: `turn_and_write_twin`. Floor: `turn_floor` in attention_floors.py.
+Twin: engine/kernels/gpu/turn_twin.py. Floor: `turn_floor` in attention_floors.py.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.gpu.norms import rms_norm_twin
 from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import power_of_two
 from engine.kernels.gpu.rounding import rounded
 from engine.kernels.rows import E4M3
-from engine.kernels.stored import to_stored
 
 NUMBERS = 2048  # per program: 16 for each of 128 threads
 HEADS, LATENTS = 1, 2
@@ -82,6 +79,23 @@ def turn_and_write(
     return turned
 
 
+def turn(
+    queries: Tensor, rope: Tensor | None, positions: Tensor, norm: Tensor | None, eps: float
+) -> Tensor:
+    """Rotated queries alone, [T, heads, width], which are normed first, if there is a `norm`
+    [width]. Otherwise as `turn_and_write`, with heads whose keys are another layer's.
+    """
+    turned, none, nowhere = (
+        queries.new_empty(queries.shape),
+        queries[:, :0],
+        queries[None, None],
+    )
+    norms = None if norm is None else HeadNorms(norm, norm, eps)
+    rows = _Rows(queries, none, None, turned)
+    _launch(rows, (rope, positions), nowhere[None], 0, positions, norms)
+    return turned
+
+
 def write(parts: Sequence[Tensor], memory: Tensor, layer: int, slots: Tensor) -> None:
     """Write keys and values, or latents, [T, kv_heads, width] each, unchanged to the slots."""
     keys, values = parts[0], parts[1] if len(parts) > 1 else None
@@ -130,41 +144,6 @@ def _launch(
 def _strides(rows: Tensor | None) -> tuple[int, int]:
     """From token to token and from head to head."""
     return (0, 0) if rows is None else (rows.stride(0), rows.stride(1))
-
-
-def turn_and_write_twin(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor | None,
-    rope: Tensor | None,
-    positions: Tensor,
-    memory: Tensor,
-    layer: int,
-    slots: Tensor,
-    norms: HeadNorms | None = None,
-) -> Tensor:
-    """The same in plain torch."""
-    if norms is not None and norms.query is not None:
-        queries = rms_norm_twin(queries, norms.query, norms.eps)
-    if norms is not None:
-        latent, rest = keys.tensor_split([len(norms.key)], 2)
-        keys = torch.cat((rms_norm_twin(latent, norms.key, norms.eps), rest), 2)
-    if rope is not None:
-        table = rope[positions.long()].to(queries.dtype).unsqueeze(2)
-        queries, keys = _turned(queries, table), _turned(keys, table)
-    kept = slots >= 0
-    block, offset = slots[kept] // memory.shape[4], slots[kept] % memory.shape[4]
-    for part, rows in enumerate((keys,) if values is None else (keys, values)):
-        memory[block, layer, part, :, offset] = to_stored(rows[kept], memory.dtype)
-    return queries
-
-
-def _turned(heads: Tensor, table: Tensor) -> Tensor:
-    """Rotate [T, heads, width] by [T, 2, 1, rotated width]."""
-    width = table.shape[-1]
-    leading, last = heads.split((heads.shape[2] - width, width), 2)
-    turned = last * table[:, 0] + last.roll(width // 2, -1) * table[:, 1]
-    return torch.cat((leading, turned), 2)
 
 
 def _check(

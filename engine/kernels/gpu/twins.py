@@ -11,6 +11,7 @@ from engine.kernels.contract import (
     Chunks,
     Contexts,
     DualOutputNorms,
+    HeadNorm,
     HeadNorms,
     Kernels,
     Latents,
@@ -205,6 +206,16 @@ class TorchKernels:
             queries, keys = _turned(queries, cos, sin), _turned(keys, cos, sin)
         self.write((keys, values), kv, slots)
         return queries
+
+    def turn(
+        self, queries: Tensor, rotation: tuple[Tensor, Tensor] | None, norm: HeadNorm | None
+    ) -> Tensor:
+        """See PagedKernels."""
+        queries = queries if norm is None else norm(queries)
+        if rotation is None:
+            return queries
+        table, positions = rotation
+        return _turned(queries, *table[positions].unsqueeze(2).unbind(1))
 
     def turn_and_write_latents(
         self, latents: Latents, rotation: tuple[Tensor, Tensor], kv: LayerKv, slots: Tensor
