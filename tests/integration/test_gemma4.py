@@ -13,10 +13,12 @@ from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
 from engine.models.config import parse_config
 from engine.models.decoder import Decoder, kv_shape_of
 from engine.models.grouped_attention import GroupedAttention
+from engine.sizing import STORED_TYPES
 from kv_transfer.layout import can_pull
 from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
-from tests.fakes.driver import GREEDY, load, prompt, requests, run
+from tests.fakes.driver import GREEDY, load, prompt, prompt_logits, requests, run
+from tests.fakes.kv_scales import add_scales
 from tests.fakes.published_gemmas4 import GEMMAS4
 
 PROMPTS = [prompt(length) for length in (1, 17, 40)]
@@ -105,6 +107,25 @@ def test_tensors_of_layers_that_share_kv_are_left_out(tmp_path: Path) -> None:
         tensors[f"model.layers.4.self_attn.{name}.weight"] = torch.randn(sizes)
     save_file(tensors, folder / WEIGHTS, {"format": "pt"})
     assert said(folder) == expected
+
+
+@pytest.mark.parametrize("family", ["gemma4_text", "gemma4"])
+def test_scales_of_kv_change_nothing_but_what_is_rounded(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values are divided behind their norm; who reads another layer's KV knows its scales."""
+    monkeypatch.setitem(STORED_TYPES, "fp8", None)
+    folder = make_checkpoint(tmp_path, family)
+    plain = load(folder, kv_cache_dtype="fp8")
+    add_scales(folder, {"k_scale": [0.5, 8.0, 2.0, 4.0], "v_scale": [0.25, 1.0, 16.0, 2.0]})
+    scaled = load(folder, kv_cache_dtype="fp8")
+    decoder = scaled.decoder
+    assert isinstance(decoder, Decoder)
+    found = [(one.key_scale, one.value_scale) for one in decoder.config.layers]
+    own = [(0.5, 0.25), (8.0, 1.0), (2.0, 16.0), (4.0, 2.0)]
+    assert found == (own if family == "gemma4" else [*own, own[2], own[3]])
+    logits = [prompt_logits(engine, prompt(40), 25) for engine in (plain, scaled)]
+    torch.testing.assert_close(*logits, rtol=0, atol=0)
 
 
 def test_images_and_sound_are_left_out(tmp_path: Path) -> None:

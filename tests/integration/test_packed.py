@@ -60,6 +60,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "mamba_num_heads": 8,
     },
     "lfm2": {**SHAPE, "block_multiple_of": 96},
+    "gemma4_text": {
+        **SHAPE,
+        "head_dim": 32,
+        "global_head_dim": 64,
+        "hidden_size_per_layer_input": 32,
+    },
     "lfm2_moe": {**SHAPE, "head_dim": 32, "moe_intermediate_size": 64},
 }
 EIGHT = [one for one in CONFIGS if "fp8" in one or "float" in one]

@@ -79,6 +79,13 @@ FAMILIES |= {
         "mamba_n_heads": 256,
         "mamba_d_head": 1,
     },
+    "gemma4_text": {
+        **SHAPE,
+        "global_head_dim": 256,
+        "hidden_size_per_layer_input": 128,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+    },
     "lfm2": {**SHAPE, "hidden_size": 256, "block_auto_adjust_ff_dim": False},
     "lfm2_moe": {**SHAPE, "hidden_size": 256, "moe_intermediate_size": 64},
 }

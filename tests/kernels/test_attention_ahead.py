@@ -50,12 +50,13 @@ prefill_attention(
 ALL = "window=500, softcap=30.0, sinks=torch.empty(heads)"
 LLAMA, NARROW = (32, 8, 128, 2, 128), (64, 8, 80, 2, 80)
 EXPANDED = (16, 16, 192, 2, 128)  # keys and values made of latents
+WIDE = (32, 4, 512, 2, 512)  # Gemma 4's global layers
 LATENT, LATENT_SHARD = (128, 1, 576, 1, 512), (16, 1, 576, 1, 512)
 
 
 @pytest.fixture(scope="module")
 def decode() -> dict[str, dict[str, int]]:
-    shapes = LLAMA, NARROW, LATENT_SHARD
+    shapes = LLAMA, NARROW, LATENT_SHARD, WIDE
     calls = [DECODE.format(sequences=64, shape=shape, style="") for shape in shapes]
     calls.append(DECODE.format(sequences=1, shape=LLAMA, style=ALL))
     return compiled("engine.kernels.gpu.decode_attention", *calls)
@@ -98,6 +99,16 @@ def test_a_prefill_program_fits() -> None:
     assert told["spilled"] == 0
     assert told["shared"] <= SHARED_BYTES
     assert told["registers"] * 4 * 256 <= REGISTERS_BYTES
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_prefill_program_of_wide_heads_fits(dtype: str, rows: int) -> None:
+    call = PREFILL.format(longest=rows // 8, shape=WIDE, style="")
+    call = call.replace("torch.bfloat16", f"torch.{dtype}")
+    told = compiled("engine.kernels.gpu.prefill_attention", call)["_prefill"]
+    assert told["shared"] <= SHARED_BYTES
+    assert told["spills_in_main"] == told["narrow_loads"] == told["narrow_stores"] == 0
 
 
 @pytest.mark.parametrize("splits", [1, 4])

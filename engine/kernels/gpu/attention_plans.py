@@ -68,8 +68,8 @@ class PrefillPlan:
     values of 128 numbers, 128 at a time). Where values are wider, tiles are shorter; latents
     are shared between the two products, and 64 rows of them fill all registers: the loop over
     masked tiles spills some, the main loop none, and both groups of four warps multiply all
-    queries with all keys (docs/performance.md). float32 is multiplied without tensor cores, so
-    its rows are few.
+    queries with all keys (docs/performance.md). Keys and values of 512 numbers each leave room
+    for two tiles of 32 tokens. float32 is multiplied without tensor cores, so its rows are few.
     """
 
     rows: int
@@ -126,7 +126,7 @@ def plan_tiles(heads: Heads, longest: int) -> PrefillPlan:
         rows, tile, stages = 16, 32, 3
     elif heads.padded > 256:
         rows = min(64, rows)
-        tile, stages = (32, 5) if rows == 16 else (64, 3)
+        tile, stages = (32, 5) if rows == 16 else (64 if heads.parts == 1 else 32, 3)
     else:
         stages = 5
         tile = 32 if heads.padded == 256 else 128 if rows == 128 and not heads.rest else 64
