@@ -80,7 +80,8 @@ def _check(config: EagleConfig, model: ModelConfig) -> None:
             f"it is for {layer.vocab_size} tokens, the model has {model.vocab_size}"
         )
     ours, theirs = (one.num_kv_heads * one.head_dim for one in (layer, model))
-    if model.latent is not None or (layer.num_kv_heads, ours) != (model.num_kv_heads, theirs):
+    alike = (layer.num_kv_heads, ours) == (model.num_kv_heads, theirs)
+    if not alike or model.latent is not None or model.global_heads is not None:
         raise UnusableCheckpoint(
             f"its KV has {layer.num_kv_heads} heads of {layer.head_dim} numbers, unlike the "
             "model's, and both are in the same blocks"

@@ -18,6 +18,7 @@ from kv_transfer.layout import can_pull
 from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import GREEDY, load, prompt, prompt_logits, requests, run
+from tests.fakes.eagle_heads import eagled, make_eagle
 from tests.fakes.kv_scales import add_scales
 from tests.fakes.published_gemmas4 import GEMMAS4
 
@@ -126,6 +127,14 @@ def test_scales_of_kv_change_nothing_but_what_is_rounded(
     assert found == (own if family == "gemma4" else [*own, own[2], own[3]])
     logits = [prompt_logits(engine, prompt(40), 25) for engine in (plain, scaled)]
     torch.testing.assert_close(*logits, rtol=0, atol=0)
+
+
+def test_heads_of_two_kinds_have_no_eagle_head(tmp_path: Path) -> None:
+    """Its KV would be behind the local layers, in the way of the global ones."""
+    model = make_checkpoint(tmp_path / "model", "gemma4_text")
+    head = make_eagle(tmp_path / "head")
+    with pytest.raises(UnusableCheckpoint, match="unlike the model's"):
+        load(model, **eagled(head))
 
 
 def test_images_and_sound_are_left_out(tmp_path: Path) -> None:
