@@ -23,6 +23,8 @@ FAMILIES = [
     "falcon_h1",
     "lfm2",
     "gemma3_text",
+    "gemma4_text",
+    "gemma4",
     "gpt_oss",
     "deepseek_v3",
 ]  # tests/integration/test_parity.py has all
