@@ -37,7 +37,8 @@ them in bfloat16.
 
 Qwen3-Next, Qwen3.5, Granite 4.0-H, Bamba, Nemotron-H and LFM2 keep a state in many of their
 layers, and Falcon-H1 in all of them, beside attention. It is handed over with the KV. Prefixes
-are shared where [the state was copied](../decisions/0106-snapshots-of-states.md). They run
+are shared where [the state was copied](../decisions/0106-snapshots-of-states.md), also [in
+answers](../decisions/0109-copies-of-states-in-answers.md). They run
 without drafts. Several ranks share out the heads of keys (of Granite's, Bamba's and some of
 Falcon-H1's there is one; [why](../decisions/0105-states-in-kv-blocks.md)), or the channels of
 LFM2's convolutions. In prompts, transformers makes no step of a Nemotron-H smaller than

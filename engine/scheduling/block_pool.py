@@ -81,6 +81,16 @@ class BlockPool:
                 else:
                     self._add_blank(block)
 
+    def forget(self, blocks: Seq[int], keys: Seq[bytes]) -> None:
+        """Take blocks out of the prefix cache that are still there under these keys."""
+        for block, key in zip(blocks, keys, strict=True):
+            if self._block_of.get(key) == block:
+                del self._key_of[block], self._block_of[key]
+                self._evicted(key, block)
+                if block in self._reusable:
+                    del self._reusable[block]
+                    self._add_blank(block)
+
     def put_back(self, block: int) -> None:
         """Give back a block that was taken and has not been used since."""
         self._refs[block] = 0

@@ -7,6 +7,9 @@ what is cached already, as others that share so much may come again (a system pr
 second is the speculative insertion of Pan et al. 2024, "Marconi: Prefix Caching for the Era of
 Hybrid LLMs".
 
+An answer's state is copied too, at block boundaries while it is decoded, as nobody knows where
+it will end. Each such copy takes the place of the answer's last one.
+
 A snapshot takes as many blocks as a sequence's state. They are in the prefix cache under keys
 of their own, and evicted like others. The copies are part of the steps that compute tokens:
 from a snapshot before a sequence's first chunk, to one behind the chunk that ends there.
@@ -39,6 +42,7 @@ class Snapshots:
         cached, size = self._pool.known(keys), self._block_size
         first = self._newest(keys[:cached])
         source, ends, last = list[int](), list[int](), first * size
+        seq.copied = last
         if first:
             source = self._pool.pin(self._keys_at(keys[first - 1]), self._pool.free_blocks)
         for end in (cached * size, len(keys) * size):
@@ -47,6 +51,10 @@ class Snapshots:
                 last = end
         seq.trail = StateTrail(source, ends) if source or ends else None
         return first
+
+    def begin_filled(self, seq: Sequence, keys: Seq[bytes]) -> None:
+        """Note which snapshot a sequence with these keys has here; its state comes to it."""
+        seq.copied = self._newest(keys) * self._block_size
 
     def missing(self, keys: Seq[bytes]) -> bytes | None:
         """The last key, if a sequence with these keys will make a snapshot there."""
@@ -63,6 +71,17 @@ class Snapshots:
         if due and not trail.target and self.blocks_each <= self._pool.free_blocks:
             trail.target = self._pool.take(self.blocks_each)
 
+    def prepare_decoding(self, seq: Sequence, end: int, spare: int) -> None:
+        """Take blocks for a snapshot behind a decode step that ends there, if one is due.
+
+        It is not made if fewer than `spare` blocks stayed free.
+        """
+        if end % self._block_size or end - seq.copied < self.least_saved:
+            return
+        in_answer = seq.trail is None and end > len(seq.request.prompt)
+        if in_answer and self.blocks_each + spare <= self._pool.free_blocks:
+            seq.trail = StateTrail([], [end], self._pool.take(self.blocks_each))
+
     def settle(self, seq: Sequence) -> None:
         """A chunk of the sequence was computed, and its full blocks have keys."""
         trail = seq.trail
@@ -72,12 +91,20 @@ class Snapshots:
         trail.source = []
         if trail.ends and trail.ends[0] == seq.computed:
             if trail.target:
-                key = seq.keys[trail.ends[0] // self._block_size - 1]
-                self._pool.register(trail.target, self._keys_at(key))
-                self._pool.release(trail.target)
+                self._keep(seq, trail.target)
             trail.ends, trail.target = trail.ends[1:], []
         if not trail.ends:
             seq.trail = None
+
+    def _keep(self, seq: Sequence, copy: list[int]) -> None:
+        """Cache the copy of its present state; one made earlier in the answer is dropped."""
+        keys = self._keys_at(seq.keys[seq.computed // self._block_size - 1])
+        if seq.computed > len(seq.request.prompt):
+            self._pool.forget(*seq.answer_copy)
+            seq.answer_copy = copy, keys
+        self._pool.register(copy, keys)
+        self._pool.release(copy)
+        seq.copied = seq.computed
 
     def _newest(self, keys: Seq[bytes]) -> int:
         """How many of these keys a sequence can begin behind: those before a snapshot."""

@@ -43,7 +43,7 @@ import torch
 
 from engine.api import StepResult
 from engine.attention.paged import Span
-from engine.attention.plan import Plan
+from engine.attention.plan import BlockCopies, Plan
 from engine.request import RequestId
 from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens
 from engine.sampling.logits_processor import below_min_tokens, restricts_tokens
@@ -150,6 +150,7 @@ class AheadStepper:
             range(len(rows)),
             None if draw is None else draw.sampling,
             [-1 if row.source is None else row.source for row in rows],
+            BlockCopies((), [copy for row in rows for copy in row.leaves]),
         )
         launched = LaunchedStep(rows, self.plain.runner.run(plan), draw)
         self.plain.scheduler.sequences.kv.pool.note_launch()

@@ -35,6 +35,14 @@ class DecodeRow(NamedTuple):
         """Whether it computes exactly this chunk; the sequence was not preempted meanwhile."""
         return self.start == chunk.start and chunk.size == 1 and self.blocks is chunk.seq.blocks
 
+    @property
+    def leaves(self) -> Iterable[tuple[int, int]]:
+        """The copies of its state, if any, behind this row."""
+        trail = self.seq.trail
+        if trail is None:
+            return ()
+        return zip(self.seq.state_blocks, trail.target_at(self.start + 1), strict=False)
+
 
 class ScheduledRow(NamedTuple):
     """A chunk of the scheduled batch, and the index of the row launched for it."""
@@ -51,7 +59,7 @@ def can_launch_ahead(chunk: Chunk) -> bool:
     """
     seq = chunk.seq
     alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.prompt_logprobs is None
-    alone = alone and seq.trail is None
+    alone = alone and (seq.trail is None or not seq.trail.source)
     sampling = seq.request.sampling
     told = sampling.logprobs is None or 0 <= sampling.logprobs <= MOST_TOP_LOGPROBS
     return alone and told
@@ -91,5 +99,6 @@ def next_rows(
             and seq.failure is None
             and scheduler.try_reserve_position(seq, start)
         ):
+            scheduler.prepare_copy(seq, start + 1)
             rows.append(DecodeRow(seq, start, seq.blocks, source=index))
     return rows + [DecodeRow.of(chunk) for chunk in others]

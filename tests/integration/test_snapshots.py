@@ -66,8 +66,8 @@ def test_choices_compute_their_prompt_once() -> None:
 
 def test_who_has_no_room_beside_a_snapshot_does_without() -> None:
     engine, tokens = StatefulEngine(blocks=11, block_size=4), tuple(range(22))
-    assert say(engine, request("a", tokens)) == 22
-    assert say(engine, request("b", tokens)) == 2
+    assert say(engine, request("a", tokens, 2)) == 22
+    assert say(engine, request("b", tokens, 2)) == 2
     assert say(engine, request("c", (*tokens, 1, 2, 3, 4, 5, 6))) == 28
 
 
@@ -78,6 +78,103 @@ def test_a_snapshot_of_which_a_block_was_evicted_is_none() -> None:
     engine.kv.pool.release(most)
     assert say(engine, request("b", tokens)) == 10
     assert say(engine, request("c", tokens)) == 2
+
+
+def turn_after(asked: Request, name: str, most: int = 3, new: int = 3) -> Request:
+    """What a chat says next: all of it, and some tokens more."""
+    return request(name, (*asked.prompt, *alone(asked), *[7] * new), most)
+
+
+class Counting(StatefulEngine):
+    """It counts the blocks that it copies."""
+
+    copied = 0
+
+    def _copy(self, source: int, target: int) -> None:
+        self.copied += 1
+        super()._copy(source, target)
+
+
+@pytest.mark.parametrize(("saves", "computed", "copies"), [(4, 4, 4), (8, 8, 2), (12, 12, 1)])
+def test_the_next_turn_begins_in_the_answer(saves: int, computed: int, copies: int) -> None:
+    """A prompt of 10 tokens and 10 of the answer: 20 are computed, in five blocks."""
+    engine, first = Counting(block_size=4, saves=saves), request("a", tuple(range(10)), 11)
+    assert say(engine, first) == 10
+    assert engine.copied == 2 * copies
+    assert say(engine, turn_after(first, "b")) == computed
+
+
+def test_an_answer_keeps_one_copy() -> None:
+    engine, first = StatefulEngine(block_size=4), request("a", tuple(range(10)), 31)
+    say(engine, first)
+    cached = 10 + 2 + 2  # KV, and copies at the prompt's last boundary and the answer's
+    blank = engine.kv.pool.take(64 - cached)
+    engine.kv.pool.release(blank)
+    assert say(engine, request("b", first.prompt)) == 2
+    assert say(engine, turn_after(first, "c")) == 4
+
+
+def test_an_aborted_answer_is_continued() -> None:
+    engine, first = StatefulEngine(block_size=4), request("a", tuple(range(10)), 20)
+    engine.generate(first)
+    for _ in range(8):
+        engine.turn()
+    engine.schedule()
+    engine.release(first.request_id)
+    assert engine.load.free_blocks == engine.load.total_blocks
+    assert say(engine, turn_after(first, "b")) == 33 - 16
+
+
+def test_who_is_preempted_goes_on_behind_its_copy() -> None:
+    engine, first = StatefulEngine(block_size=4), request("a", tuple(range(10)), 20)
+    engine.generate(first)
+    said = [token for _ in range(8) for one in engine.turn().sampled for token in one.tokens]
+    engine.sequences.preempt(engine.sequences.known[first.request_id])
+    before = engine.computed
+    while engine.load.running or engine.load.waiting:
+        said += [token for one in engine.turn().sampled for token in one.tokens]
+    assert said == alone(first)
+    assert engine.computed - before == 29 - 16
+    assert engine.load.free_blocks == engine.load.total_blocks
+
+
+def test_answers_are_not_copied_into_the_last_blocks() -> None:
+    engine, first = Counting(blocks=9, block_size=4), request("a", tuple(range(10)), 11)
+    say(engine, first)
+    assert engine.copied == 2 * 3
+
+
+async def test_decode_nodes_copy_answers() -> None:
+    cluster = Cluster(engine=lambda: StatefulEngine(block_size=4))
+    first = request("a", tuple(range(10)), 11)
+    assert await cluster.ask(first) == alone(first)
+    engine = cluster.decodes[0].engine
+    assert isinstance(engine, StatefulEngine)
+    assert say(engine, turn_after(first, "b")) == 4
+
+
+@given(
+    chats=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 12), st.integers(1, 12)),
+        min_size=1,
+        max_size=4,
+    ),
+    blocks=st.integers(24, 60),
+    state_blocks=st.integers(1, 3),
+    saves=st.integers(1, 12),
+)
+def test_chats_go_on_as_they_do_alone(
+    chats: list[tuple[int, int, int]], blocks: int, state_blocks: int, saves: int
+) -> None:
+    engine = StatefulEngine(blocks=blocks, block_size=4, state_blocks=state_blocks, saves=saves)
+    engine.sequences.watermark = Watermark(0.0, learns=False)
+    asked = [request(str(at), (kind,) * n, m) for at, (kind, n, m) in enumerate(chats)]
+    for turn in range(4):
+        say(engine, *asked)
+        asked = [
+            turn_after(one, f"{turn}-{at}", chats[at][2], at + 1)
+            for at, one in enumerate(asked)
+        ]
 
 
 async def test_a_decode_node_reads_the_state_alone_if_it_has_the_kv() -> None:
