@@ -3,7 +3,9 @@
 Of each run the prompt is new, with copies of its state made for others (a step more) and
 without, and then comes its next turn, which begins behind such a copy. One engine on one thread
 with made-up weights: widths and states of a layer are those of Qwen3.5 0.8B, of which it has
-eight layers and a small vocabulary. The ways take turns.
+eight layers and a small vocabulary. The ways take turns. Then a prompt is answered with
+`ANSWER` tokens: how long decode steps take that copy a state, and those that do not, and how
+long the next turn does behind the answer, with and without such copies.
 """
 
 import json
@@ -19,11 +21,13 @@ import torch
 
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
+from engine.scheduling.sequence import Sequence
 from engine.scheduling.snapshots import Snapshots
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
 PROMPT, TURN, RUNS = 1024, 64, 5
+ANSWER, ANSWERS = 600, 4
 VOCABULARY, MS = 4096, 1e3
 CONFIG = {
     "architectures": ["Qwen3_5ForCausalLM"],
@@ -62,10 +66,17 @@ class First(NamedTuple):
     cached: int
 
 
+class Steps(NamedTuple):
+    """Seconds of decode steps that copy no state, and of those that do."""
+
+    plain: list[float]
+    copying: list[float]
+
+
 def main() -> None:
     """Print a table."""
     length = int(sys.argv[1]) if sys.argv[1:] else PROMPT
-    engine = _engine(length + TURN)
+    engine = _engine(length + ANSWER + TURN)
     kv = engine.scheduler.sequences.kv
     snapshots = kv.snapshots
     assert snapshots is not None, "a model with states, and a prefix cache"
@@ -84,6 +95,7 @@ def main() -> None:
     base = statistics.median(one.seconds for one in ways["no copies"])
     for way, firsts in ways.items():
         _tell(way, firsts, base)
+    _tell_answers(engine, length)
 
 
 def _engine(longest: int) -> TorchEngine:
@@ -105,8 +117,12 @@ def _engine(longest: int) -> TorchEngine:
 def _run(engine: TorchEngine, length: int, seed: int, snapshots: Snapshots | None) -> First:
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(1, VOCABULARY, (length,), generator=generator).tolist()
-    asked = Request(RequestId(str(next(ids))), tuple(tokens), Sampling(1, temperature=0))
     engine.scheduler.sequences.kv.snapshots = snapshots
+    return _first(engine, tokens)
+
+
+def _first(engine: TorchEngine, tokens: list[int]) -> First:
+    asked = Request(RequestId(str(next(ids))), tuple(tokens), Sampling(1, temperature=0))
     begin, cached = time.perf_counter(), 0
     engine.generate(asked)
     while True:
@@ -115,11 +131,53 @@ def _run(engine: TorchEngine, length: int, seed: int, snapshots: Snapshots | Non
             return First(time.perf_counter() - begin, cached)
 
 
+def _tell_answers(engine: TorchEngine, length: int) -> None:
+    snapshots = engine.scheduler.sequences.kv.snapshots
+    assert snapshots is not None
+    prepare, steps, firsts = snapshots.prepare_decoding, Steps([], []), dict[str, list[First]]()
+    for seed in range(ANSWERS):
+        copies = seed % 2 == 1
+        snapshots.prepare_decoding = prepare if copies else _never  # type: ignore[method-assign]
+        generator = torch.Generator().manual_seed(1000 + seed)
+        new = torch.randint(1, VOCABULARY, (length + TURN,), generator=generator).tolist()
+        tokens = _answer(engine, new[:length], steps) + new[length:]
+        way = "copies in answers" if copies else "none in answers"
+        firsts.setdefault(way, []).append(_first(engine, tokens))
+    plain, copying = (statistics.median(some) * MS for some in steps)
+    sys.stdout.write(
+        f"decode steps: {plain:.2f} ms, {copying:.2f} ms with a copy "
+        f"({len(steps.copying)} of {len(steps.plain) + len(steps.copying)})\n"
+    )
+    base = statistics.median(one.seconds for one in firsts["none in answers"])
+    for way, some in firsts.items():
+        _tell(way, some, base)
+
+
+def _never(seq: Sequence, end: int, spare: int) -> None:
+    """No copy is due in an answer."""
+
+
+def _answer(engine: TorchEngine, prompt: list[int], steps: Steps) -> list[int]:
+    sampling = Sampling(ANSWER, temperature=0, ignore_eos=True)
+    engine.generate(Request(RequestId(str(next(ids))), tuple(prompt), sampling))
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + ANSWER:
+        engine.schedule()
+        (chunk,) = engine.scheduler.batch
+        kept = steps.plain if chunk.seq.trail is None else steps.copying
+        begin = time.perf_counter()
+        sampled = engine.step().sampled
+        if chunk.size == 1:
+            kept.append(time.perf_counter() - begin)
+        tokens += [token for one in sampled for token in one.tokens]
+    return tokens
+
+
 def _tell(way: str, firsts: list[First], base: float) -> None:
     seconds = [one.seconds for one in firsts]
     middle, low, high = statistics.median(seconds), min(seconds), max(seconds)
     sys.stdout.write(
-        f"{way:14} {middle * MS:8.1f} ms ({low * MS:.1f} .. {high * MS:.1f}), "
+        f"{way:17} {middle * MS:8.1f} ms ({low * MS:.1f} .. {high * MS:.1f}), "
         f"{firsts[0].cached:5} tokens reused, {middle / base:5.2f} times the time without\n"
     )
 

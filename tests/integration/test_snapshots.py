@@ -145,7 +145,7 @@ def test_answers_are_not_copied_into_the_last_blocks() -> None:
 
 
 async def test_decode_nodes_copy_answers() -> None:
-    cluster = Cluster(engine=lambda: StatefulEngine(block_size=4))
+    cluster = Cluster(engine=lambda: StatefulEngine(block_size=4, saves=8))
     first = request("a", tuple(range(10)), 11)
     assert await cluster.ask(first) == alone(first)
     engine = cluster.decodes[0].engine
