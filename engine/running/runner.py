@@ -19,6 +19,18 @@ class HostCopy(Protocol):
         """Wait for the copy, and return the numbers."""
 
 
+class BehindMark(NamedTuple):
+    """See HostCopy: numbers that are not read before what the `mark` is behind is done."""
+
+    numbers: HostCopy
+    mark: HostCopy
+
+    def read(self) -> list[int]:
+        """See HostCopy."""
+        self.mark.read()
+        return self.numbers.read()
+
+
 class PendingTokens(NamedTuple):
     """Sampled tokens that are being copied to the host.
 
@@ -95,7 +107,8 @@ class PlainRunner:
 class CopyingRunner:
     """See Runner. Copies states as plans say, around the passes of another runner.
 
-    Copies are launched like passes, so they are done in order.
+    Copies are launched like passes, so they are done in order. Who has read the tokens of a
+    pass may give away its blocks, so reading them waits for the copies behind it.
     """
 
     ours: Runner
@@ -110,8 +123,13 @@ class CopyingRunner:
         """See Runner."""
         self.memory.copy(plan.copies.before)
         ran = self.ours.run(plan)
+        if not plan.copies.behind:
+            return ran
         self.memory.copy(plan.copies.behind)
-        return ran
+        if (sampler := self.device_sampler) is None or ran.pending is None:
+            return ran
+        tokens = BehindMark(ran.pending.tokens, sampler.mark())
+        return ran._replace(pending=ran.pending._replace(tokens=tokens))
 
 
 def copying_states(runner: Runner, memory: KvMemory) -> Runner:
