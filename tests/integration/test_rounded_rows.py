@@ -54,6 +54,8 @@ EACH = {
     "llama": [*DENSE, *DENSE],
     "olmo2": [("one", False), ("one", False), ("one", False), ("one", True)] * 2,
     "gemma2": [*DENSE, *DENSE],
+    "gemma4_text": [("one", False), *[*DENSE, ("one", False), ("one", False)] * 6],
+    "gemma4": [*DENSE, *SPARSE[2:]] * 4,
     "qwen3_moe": [*SPARSE, *SPARSE],
     "gpt_oss": [*SPARSE, *SPARSE],
     "deepseek_v3": [*LATENT, *DENSE[2:], *LATENT, *SHARED],
