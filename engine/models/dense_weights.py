@@ -60,7 +60,7 @@ def gate_before(
     gate: str,
     clamp: tuple[float, float] | None = None,
 ) -> Gate | None:
-    """The same, with output rows in the form that `down` takes."""
+    """As `activation_kernel`, with output rows in the form that `down` takes."""
     whole, kernels = activation_kernel(loader, gate, clamp), loader.quantized_kernels_for(down)
     if whole is None or kernels is None:
         return whole

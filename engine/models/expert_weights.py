@@ -98,7 +98,7 @@ def _outer(config: ModelConfig, experts: ExpertConfig) -> int:
 def expert_unit(
     config: ModelConfig, experts: ExpertConfig
 ) -> tuple[str, tuple[float, float] | None]:
-    """The same of an expert's products, and its clamp."""
+    """As `unit_of`, for what is between an expert's products, and its clamp."""
     if (clamp := experts.clamp) is None:
         return unit_of(config), None
     return CLAMPED, (clamp.alpha, clamp.limit)
