@@ -150,11 +150,17 @@ class AheadStepper:
             range(len(rows)),
             None if draw is None else draw.sampling,
             [-1 if row.source is None else row.source for row in rows],
-            BlockCopies((), [copy for row in rows for copy in row.leaves]),
+            self._copies_behind(rows),
         )
         launched = LaunchedStep(rows, self.plain.runner.run(plan), draw)
         self.plain.scheduler.sequences.kv.pool.note_launch()
         return launched
+
+    def _copies_behind(self, rows: Seq[DecodeRow]) -> BlockCopies:
+        """The copies of rows' states; looked for only where there are any states."""
+        if not self.plain.scheduler.copies_states:
+            return BlockCopies()
+        return BlockCopies((), [copy for row in rows for copy in row.leaves])
 
     def _launch_draw(
         self, launched: LaunchedStep, scheduled: Seq[ScheduledRow]

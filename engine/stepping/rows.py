@@ -91,7 +91,7 @@ def next_rows(
     Sequences that reach `max_tokens` or have failed are left out, and so are those that would
     take a block that another sequence may need.
     """
-    rows = list[DecodeRow]()
+    rows, copies = list[DecodeRow](), scheduler.copies_states
     for chunk, index in chosen:
         seq, start = chunk.seq, chunk.start + 1
         if (
@@ -99,6 +99,7 @@ def next_rows(
             and seq.failure is None
             and scheduler.try_reserve_position(seq, start)
         ):
-            scheduler.prepare_copy(seq, start + 1)
+            if copies:
+                scheduler.prepare_copy(seq, start + 1)
             rows.append(DecodeRow(seq, start, seq.blocks, source=index))
     return rows + [DecodeRow.of(chunk) for chunk in others]
