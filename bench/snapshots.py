@@ -115,10 +115,14 @@ def _engine(longest: int) -> TorchEngine:
 
 
 def _run(engine: TorchEngine, length: int, seed: int, snapshots: Snapshots | None) -> First:
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(1, VOCABULARY, (length,), generator=generator).tolist()
     engine.scheduler.sequences.kv.snapshots = snapshots
-    return _first(engine, tokens)
+    return _first(engine, _new_tokens(length, seed))
+
+
+def _new_tokens(count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = torch.randint(1, VOCABULARY, (count,), generator=generator).tolist()
+    return tokens
 
 
 def _first(engine: TorchEngine, tokens: list[int]) -> First:
@@ -138,8 +142,7 @@ def _tell_answers(engine: TorchEngine, length: int) -> None:
     for seed in range(ANSWERS):
         copies = seed % 2 == 1
         snapshots.prepare_decoding = prepare if copies else _never  # type: ignore[method-assign]
-        generator = torch.Generator().manual_seed(1000 + seed)
-        new = torch.randint(1, VOCABULARY, (length + TURN,), generator=generator).tolist()
+        new = _new_tokens(length + TURN, 1000 + seed)
         tokens = _answer(engine, new[:length], steps) + new[length:]
         way = "copies in answers" if copies else "none in answers"
         firsts.setdefault(way, []).append(_first(engine, tokens))

@@ -148,8 +148,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not (plan := self.layers[index]).shares_kv:
             return index
+        kind = plan.window, plan.rope, plan.global_heads
         for at in range(index - 1, -1, -1):
-            if (one := self.layers[at]).has_kv and one.window == plan.window:
+            one = self.layers[at]
+            if one.has_kv and (one.window, one.rope, one.global_heads) == kind:
                 return at
         raise ValueError(f"no layer before layer {index} has KV for it to read")
 

@@ -26,7 +26,8 @@ class Family:
     engine/models/config.py reads, and some from which layers are made: `layer_types` and
     `window` (see `windows`), `rotated`, whether each layer has a rope, `rope_interleaved` of
     all ropes, `partial_rotary`, whether configs may ask for it, `mixes` and `has_mlp`, whether
-    each layer has such parts, and `side_by_side`, whether layers keep a state beside attention.
+    each layer has such parts, `side_by_side`, whether layers keep a state beside attention, and
+    `layer_settings`, further fields of each LayerPlan (engine/models/layer_plan.py).
     `unsaid` has the defaults of keys that configs leave out. `today` converts old spellings to
     today's. `neutral` names keys that we do not implement, with their values that have no
     effect; any other value is refused. `stem` is the prefix of the names of models with another

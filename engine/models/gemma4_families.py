@@ -21,7 +21,7 @@ def _gemma4(raw: Raw) -> dict[str, Any]:
     wide, shared = _global_heads(raw, kinds, heads), _shared(raw, kinds)
     if SLIDING not in kinds:
         heads = wide
-    two_kinds = wide != heads
+    two_kinds, one_product = wide != heads, bool(raw["attention_k_eq_v"])
     return {
         **llama(raw),
         **heads,
@@ -32,9 +32,7 @@ def _gemma4(raw: Raw) -> dict[str, Any]:
         "layer_settings": [
             {
                 "global_heads": two_kinds and kind == FULL,
-                "keys_are_values": bool(raw["attention_k_eq_v"])
-                and kind == FULL
-                and not shares,
+                "keys_are_values": one_product and kind == FULL and not shares,
                 "shares_kv": shares,
                 "wide_mlp": bool(raw["use_double_wide_mlp"]) and shares,
             }

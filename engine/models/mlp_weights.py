@@ -34,10 +34,8 @@ def read_mlp(loader: WeightLoader, config: ModelConfig, index: int) -> Mlp:
 
 def fused_gates(config: ModelConfig) -> tuple[FusedGate, FusedGate]:
     """What is between a dense MLP's products, and between those of routed experts."""
-    dense = FusedGate(unit_of(config))
-    return dense, dense if config.experts is None else FusedGate(
-        *expert_unit(config, config.experts)
-    )
+    dense, experts = FusedGate(unit_of(config)), config.experts
+    return dense, dense if experts is None else FusedGate(*expert_unit(config, experts))
 
 
 def _beside(

@@ -78,8 +78,7 @@ class Snapshots:
         """
         if end % self._block_size or end - seq.copied < self.least_saved:
             return
-        in_answer = seq.trail is None and end > len(seq.request.prompt)
-        if in_answer and self.blocks_each + spare <= self._pool.free_blocks:
+        if seq.trail is None and self.blocks_each + spare <= self._pool.free_blocks:
             seq.trail = StateTrail([], [end], self._pool.take(self.blocks_each))
 
     def settle(self, seq: Sequence) -> None:

@@ -77,6 +77,7 @@ UNUSED = {"use_sliding_window": False}
 
 UNTIED = {"tie_word_embeddings": False}
 UNCAPPED = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+HALF_OF_PAIRS = {"partial_rotary_factor": 0.5, "factor": 2.0}
 TWICE = {"rope_type": "linear", "factor": 2.0}
 GRANITE_SCALES = (
     "embedding_multiplier",
@@ -144,6 +145,7 @@ CASES = [
     Case("as many kv heads", overrides={"num_key_value_heads": 4}),
     Case("biases", overrides={"attention_bias": True, "mlp_bias": True}),
     Case("head dim", overrides={"head_dim": 24}, block_size=7),
+    Case("proportional", overrides=rope(rope_type="proportional", **HALF_OF_PAIRS)),
     Case("linear", overrides=rope(rope_type="linear", factor=4.0)),
     Case("llama3", overrides=rope(rope_type="llama3", **LLAMA3)),
     Case("yarn", overrides=rope(**TYPED_YARN)),

@@ -48,6 +48,8 @@ def test_layers_without_kv_read_the_last_before_them_that_attends_alike() -> Non
     config = parse_config(SMALL)
     sources = [config.kv_source_of(index) for index in range(config.num_layers)]
     assert sources == [*range(15), *([13] * 4 + [14]) * 4]
+    wide = parse_config({**TEXT, "sliding_window": None})  # as alike as windows make them
+    assert [wide.kv_source_of(index) for index in range(config.num_layers)] == sources
     read = [config.kv_layer_of(index) for index in range(config.num_layers)]
     own = [0, 1, 2, 3, 12, 4, 5, 6, 7, 13, 8, 9, 10, 11, 14]
     assert read == [*own, *([11] * 4 + [14]) * 4]

@@ -85,14 +85,10 @@ def turn(
     """Rotated queries alone, [T, heads, width], which are normed first, if there is a `norm`
     [width]. Otherwise as `turn_and_write`, with heads whose keys are another layer's.
     """
-    turned, none, nowhere = (
-        queries.new_empty(queries.shape),
-        queries[:, :0],
-        queries[None, None],
-    )
+    turned = queries.new_empty(queries.shape)
+    rows, nowhere = _Rows(queries, queries[:, :0], None, turned), queries[None, None, None]
     norms = None if norm is None else HeadNorms(norm, norm, eps)
-    rows = _Rows(queries, none, None, turned)
-    _launch(rows, (rope, positions), nowhere[None], 0, positions, norms)
+    _launch(rows, (rope, positions), nowhere, 0, positions, norms)
     return turned
 
 
